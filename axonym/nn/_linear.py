@@ -123,7 +123,11 @@ def _draw_parameter(
 
     def draw_values(key: Any) -> jax.Array:
         values = initializer(key, shape, dtype)
-        _check_values(initializer, values, shape)
+        name = getattr(initializer, "__name__", type(initializer).__name__)
+        if callable(values):
+            raise TypeError(f"The initializer `{name}` returned a function; call it first: `{name}()`.")
+        if jnp.shape(values) != shape:
+            raise TypeError(f"The initializer `{name}` returned shape {jnp.shape(values)}, {shape} was asked for.")
         values = jnp.reshape(values, tuple(axis.size for axis in drawn_axes))
         return jnp.transpose(values, tuple(map(drawn_names.index, names)))
 
@@ -134,14 +138,6 @@ def _draw_parameter(
     plain_key = as_plain_key(key)
     # Compiled anew for each call, because functions of users are not cached; without a mapping nothing is sharded.
     return draw_named(plain_key) if context.value is None else place_array(jax.jit(draw_named)(plain_key))
-
-
-def _check_values(initializer: Initializer, values: Any, shape: tuple[int, ...]) -> None:
-    name = getattr(initializer, "__name__", type(initializer).__name__)
-    if callable(values):
-        raise TypeError(f"The initializer `{name}` returned a function; call it first: `{name}()`.")
-    if jnp.shape(values) != shape:
-        raise TypeError(f"The initializer `{name}` returned shape {jnp.shape(values)}, {shape} was asked for.")
 
 
 def _make_node(dot_general: Any) -> Any:
@@ -225,16 +221,14 @@ class Linear(Layer):
         check_init_scale(init_scale)
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
         dtype = float if dtype is None else dtype
-        bias_key = None
+        bias = zeros(outputs, dtype) if use_bias else None
         if use_bias and bias_initializer is not None:
             key, bias_key = jax.random.split(as_plain_key(key))
+            bias = initialize_bias(bias_initializer, bias_key, outputs, dtype)
         if initializer is None:
             weight = draw_scaled_normal(key, axes, inputs, init_scale, dtype)
         else:
             weight = initialize_weight(initializer, key, inputs, outputs, axes, dtype) * init_scale
-        bias = zeros(outputs, dtype) if use_bias else None
-        if bias_initializer is not None and bias_key is not None:
-            bias = initialize_bias(bias_initializer, bias_key, outputs, dtype)
         return Linear(weight, bias, inputs, outputs, dot_general)
 
     @property

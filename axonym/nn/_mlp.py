@@ -1,6 +1,7 @@
 """Gated linear units, and perceptrons of several layers that may use them."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -91,7 +92,7 @@ def geglu(x: N, axis: AxisSelector, *, gate_first: bool = False, approximate: bo
         Array([ 0., 40.], dtype=float32)
     """
     check_flag("geglu: `approximate`", approximate)
-    return _apply_gate("geglu", jax.nn.gelu if approximate else _compute_exact_gelu, x, axis, gate_first)
+    return _apply_gate("geglu", functools.partial(jax.nn.gelu, approximate=approximate), x, axis, gate_first)
 
 
 def reglu(x: N, axis: AxisSelector, *, gate_first: bool = False) -> N:
@@ -103,10 +104,6 @@ def reglu(x: N, axis: AxisSelector, *, gate_first: bool = False) -> N:
         Array([0., 4.], dtype=float32)
     """
     return _apply_gate("reglu", jax.nn.relu, x, axis, gate_first)
-
-
-def _compute_exact_gelu(x: jax.Array) -> jax.Array:
-    return jax.nn.gelu(x, approximate=False)
 
 
 def _check_even_axis(function: str, x: Any, axis: AxisSelector) -> None:
@@ -188,8 +185,9 @@ class MLP(Layer):
         depth = check_integer("MLP: `depth`", depth, 0)
         check_function("MLP: `activation`", activation, "axonym.nn.relu")
         hidden = width if isinstance(width, Axis) else Axis("mlp", check_integer("MLP: `width`", width, 1))
-        names: Sequence[Axis] = (hidden, hidden.alias(f"{hidden.name}2"))
-        axes: list[AxisSpec] = [Input, *(names[i % 2] for i in range(depth)), Output]
+        # Two names in turn, because no axis may be both input and output of a layer.
+        hidden_axes = [hidden, hidden.alias(f"{hidden.name}2")] * depth
+        axes: list[AxisSpec] = [Input, *hidden_axes[:depth], Output]
         keys = random.split(key, depth + 1)
         layers = tuple(
             Linear.init(

@@ -223,14 +223,14 @@ def mup_learning_rates(tree: Any) -> Any:
         Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
 
+    def get_unit_rate(leaf: Any) -> float | None:
+        is_parameter = is_named_array(leaf) or eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+        return 1.0 if is_parameter else None
+
     def find_rates(node: Any) -> Any:
-        rates = jax.tree.map(_get_unit_rate, node, is_leaf=is_named_array)
+        rates = jax.tree.map(get_unit_rate, node, is_leaf=is_named_array)
         if not isinstance(node, HiddenLinear):
             return rates
         return eqx.tree_at(lambda layer: layer.weight, rates, node.base_width / count_fan(node.In))
 
     return jax.tree.map(find_rates, tree, is_leaf=lambda node: isinstance(node, HiddenLinear) or is_named_array(node))
-
-
-def _get_unit_rate(leaf: Any) -> float | None:
-    return 1.0 if is_named_array(leaf) or eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) else None

@@ -75,6 +75,19 @@ class _Normalization(Layer):
         result = with_array(wide, normalize(wide.array))
         return constrain_sharding(cast_array(scale_and_shift(result, self.weight, self.bias), x.dtype))
 
+    @classmethod
+    def _make(cls, axis: AxisSpec, eps: Any, use_weight: bool, use_bias: bool, dtype: Any, compute_dtype: Any) -> Self:
+        """Makes a layer, after checking the arguments of `init`."""
+        axes = parse_axes(axis)
+        if not axes:
+            raise ValueError(
+                f"{cls.__name__}: there is no axis to normalise over; give one, such as `Axis('embed', 512)`"
+            )
+        if compute_dtype is not None:
+            check_dtype(compute_dtype, f"{cls.__name__}: `compute_dtype`")
+        eps = check_number(f"{cls.__name__}: `eps`", eps, least=0)
+        return cls(*_make_weight_and_bias(axes, use_weight, use_bias, dtype), axes, eps, compute_dtype)
+
     def flatten_for_export(self) -> Self:
         """Returns the layer with several normalised axes merged into one, `__OUT`, for libraries without names."""
         return self._with_axes(merge_axes(self.axis, "__OUT"))
@@ -89,14 +102,11 @@ class _Normalization(Layer):
         return dataclasses.replace(self, weight=weight, bias=bias, axis=axes)
 
 
-def _parse_options(layer: str, axis: AxisSpec, eps: Any, compute_dtype: Any) -> tuple[tuple[Axis, ...], float]:
-    """Returns the axes and the epsilon of a layer, checked."""
-    axes = parse_axes(axis)
-    if not axes:
-        raise ValueError(f"{layer}: there is no axis to normalise over; give one, such as `Axis('embed', 512)`")
-    if compute_dtype is not None:
-        check_dtype(compute_dtype, f"{layer}: `compute_dtype`")
-    return axes, check_number(f"{layer}: `eps`", eps, least=0)
+def _make_weight_and_bias(
+    axes: AxisSpec, use_weight: bool, use_bias: bool, dtype: Any
+) -> tuple[NamedArray | None, NamedArray | None]:
+    """Returns a weight of 1 and a bias of 0, where they are asked for."""
+    return ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None
 
 
 def scale_and_shift(x: NamedArray, weight: NamedArray | None, bias: NamedArray | None) -> NamedArray:
@@ -168,9 +178,7 @@ class RmsNorm(_Normalization):
             >>> layer(nym.full({"batch": 1, "embed": 4}, 2.0)).array.round(3)
             Array([[1., 1., 1., 1.]], dtype=float32)
         """
-        axes, eps = _parse_options("RmsNorm", axis, eps, compute_dtype)
-        weight, bias = ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None
-        return RmsNorm(weight, bias, axes, eps, compute_dtype)
+        return RmsNorm._make(axis, eps, use_weight, use_bias, dtype, compute_dtype)
 
 
 class LayerNorm(_Normalization):
@@ -220,9 +228,7 @@ class LayerNorm(_Normalization):
             >>> layer(nym.named([[1.0, 3.0]], ("batch", "embed"))).array.round(3)
             Array([[-1.,  1.]], dtype=float32)
         """
-        axes, eps = _parse_options("LayerNorm", axis, eps, compute_dtype)
-        weight, bias = ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None
-        return LayerNorm(weight, bias, axes, eps, compute_dtype)
+        return LayerNorm._make(axis, eps, use_weight, use_bias, dtype, compute_dtype)
 
 
 class GroupNorm(Layer):
@@ -288,8 +294,8 @@ class GroupNorm(Layer):
             raise ValueError(f"GroupNorm ({Channels}): the number of channels is not divisible by {groups} groups")
         names = tuple(map(axis_name, parse_selection(axis)))
         check_selected_once((Channels.name, *names))
-        weight = ones(Channels, dtype) if use_weight else None
-        return GroupNorm(weight, zeros(Channels, dtype) if use_bias else None, Channels, groups, names, eps)
+        weight, bias = _make_weight_and_bias(Channels, use_weight, use_bias, dtype)
+        return GroupNorm(weight, bias, Channels, groups, names, eps)
 
     @named_call
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -415,7 +421,7 @@ class BatchNorm(Layer, eqx.nn.StatefulLayer):
         momentum = check_number("BatchNorm: `momentum`", momentum, least=0, most=1)
         axes = parse_axes(axis)
         statistics = BatchStatistics(jnp.zeros((), jnp.int32), zeros(axes), zeros(axes))
-        weight, bias = ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None
+        weight, bias = _make_weight_and_bias(axes, use_weight, use_bias, dtype)
         index = eqx.nn.StateIndex(statistics)
         # To pyright, the abstract `__call__` of `StatefulLayer` is a field.
         return BatchNorm(weight, bias, index, axes, eps, momentum, mode, inference)  # pyright: ignore[reportCallIssue]

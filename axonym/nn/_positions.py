@@ -298,25 +298,6 @@ def rotary_embedding(
     if not isinstance(get_plain_array(theta), jax.Array):
         check_number("rotary_embedding: `theta`", theta, above=0)
     axis = x.resolve_axis(Key)
-    size = _check_rotary_size(axis, rotary_size)
-    if scaling is not None and not isinstance(scaling, RotaryScaling):
-        raise TypeError(
-            f"rotary_embedding: `scaling` is made by `LinearRotaryScaling` and the like, it is not "
-            f"{format_value(scaling)}."
-        )
-    with enter_function_scope("rotary_embedding", (axis_name(Pos), axis.name)):
-        positions = arange(x.resolve_axis(Pos)) if positions is None else _check_positions(x, Pos, axis, positions)
-        rotated, unrotated = x, ()
-        if rotary_size:
-            rotated, *unrotated = split(x, axis, (axis.resize(size), axis.resize(axis.size - size)))
-        cosine, sine = _compute_rotation(positions, axis.resize(size // 2), theta, scaling)
-        rotate = _rotate_interleaved if interleaved else _rotate_halves
-        rotated = rotate(rotated, axis.resize(size), cosine.astype(x.dtype), sine.astype(x.dtype))
-        return concatenate(axis, (rotated, *unrotated)) if unrotated else rotated
-
-
-def _check_rotary_size(axis: Axis, rotary_size: int | None) -> int:
-    """Returns how many elements of an axis are rotated."""
     size = axis.size if rotary_size is None else check_integer("rotary_embedding: `rotary_size`", rotary_size)
     if rotary_size is not None and not 0 < size <= axis.size:
         raise ValueError(
@@ -326,7 +307,36 @@ def _check_rotary_size(axis: Axis, rotary_size: int | None) -> int:
     if size % 2:
         subject = f"axis {axis.name!r} has size" if rotary_size is None else "`rotary_size` is"
         raise ValueError(f"rotary_embedding: {subject} {size}, which is odd")
-    return size
+    if positions is not None:
+        check_input("rotary_embedding (positions)", positions, Pos)
+        if extra := [name for name in positions.names if name not in x.names or name == axis.name]:
+            raise ValueError(
+                f"rotary_embedding: `positions` {format_shape(positions)} has axes {format_axes(extra)}; allowed are "
+                f"the axes of {format_shape(x)} except {axis.name!r}"
+            )
+    if scaling is not None and not isinstance(scaling, RotaryScaling):
+        raise TypeError(
+            f"rotary_embedding: `scaling` is made by `LinearRotaryScaling` and the like, it is not "
+            f"{format_value(scaling)}."
+        )
+    with enter_function_scope("rotary_embedding", (axis_name(Pos), axis.name)):
+        positions = arange(x.resolve_axis(Pos)) if positions is None else positions
+        rotated_axis = axis.resize(size)
+        rotated, unrotated = x, ()
+        if rotary_size:
+            rotated, *unrotated = split(x, axis, (rotated_axis, axis.resize(axis.size - size)))
+        half, pair = axis.resize(size // 2), Axis("_pair", 2)
+        cosine, sine = (factor.astype(x.dtype) for factor in _compute_rotation(positions, half, theta, scaling))
+        if interleaved:
+            first, second = unbind(unflatten_axis(rotated, rotated_axis, (half, pair)), pair)
+        else:
+            first, second = split(rotated, rotated_axis, (half, half))
+        turned = (first * cosine - second * sine, second * cosine + first * sine)
+        if interleaved:
+            rotated = rearrange(flatten_axes(stack(pair, turned), (half, pair), rotated_axis), x.names)
+        else:
+            rotated = concatenate(rotated_axis, turned)
+        return concatenate(axis, (rotated, *unrotated)) if unrotated else rotated
 
 
 def _compute_rotation(
@@ -340,29 +350,6 @@ def _compute_rotation(
     angles = broadcast_axis(frequencies, positions.axes) * positions.astype(jnp.float32)
     cosine, sine = cos(angles), sin(angles)
     return (cosine, sine) if factor == 1 else (cosine * factor, sine * factor)
-
-
-def _rotate_halves(x: NamedArray, axis: Axis, cosine: NamedArray, sine: NamedArray) -> NamedArray:
-    half = axis.resize(axis.size // 2)
-    first, second = split(x, axis, (half, half))
-    return concatenate(axis, (first * cosine - second * sine, second * cosine + first * sine))
-
-
-def _rotate_interleaved(x: NamedArray, axis: Axis, cosine: NamedArray, sine: NamedArray) -> NamedArray:
-    half, pair = axis.resize(axis.size // 2), Axis("_pair", 2)
-    first, second = unbind(unflatten_axis(x, axis, (half, pair)), pair)
-    rotated = stack(pair, (first * cosine - second * sine, second * cosine + first * sine))
-    return rearrange(flatten_axes(rotated, (half, pair), axis), x.names)
-
-
-def _check_positions(x: NamedArray, Pos: AxisSelector, Key: Axis, positions: NamedArray) -> NamedArray:
-    check_input("rotary_embedding (positions)", positions, Pos)
-    if extra := [name for name in positions.names if name not in x.names or name == Key.name]:
-        raise ValueError(
-            f"rotary_embedding: `positions` {format_shape(positions)} has axes {format_axes(extra)}; allowed are the "
-            f"axes of {format_shape(x)} except {Key.name!r}"
-        )
-    return positions
 
 
 def alibi_slopes(Heads: AxisSpec, bias_max: float = 8, dtype: Any = jnp.float32) -> NamedArray:
