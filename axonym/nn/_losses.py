@@ -346,13 +346,31 @@ def fused_cross_entropy(
         >>> nym.nn.fused_cross_entropy(hidden, head, targets, "embed", "vocab", block_size=2).item()  # log 4
         1.386...
     """
-    _check_head_operands(hidden, head, targets, Embed, Vocab)
+    vocab = axis_name(Vocab)
+    check_input("fused_cross_entropy (hidden)", hidden, Embed, (vocab,))
+    embed = tuple(map(axis_name, parse_selection(Embed)))
+    check_input("fused_cross_entropy (head)", head, (Vocab, *parse_selection(Embed)))
+    check_matching_sizes((hidden.names, hidden.array.shape), (head.names, head.array.shape))
+    if extra_axes := [name for name in head.names if name not in (vocab, *embed)]:
+        raise ValueError(
+            f"fused_cross_entropy: the head {format_shape(head)} has axes {format_axes(extra_axes)} besides "
+            f"{format_axes(sorted((vocab, *embed)))}; a head for each of their elements is computed by `axonym.vmap`"
+        )
+    check_axes_among("fused_cross_entropy", "targets", targets, "hidden", hidden)
+    check_matching_sizes((hidden.names, hidden.array.shape), (targets.names, targets.array.shape))
+    for name in targets.names:
+        if name in head.names:
+            raise ValueError(f"fused_cross_entropy: the targets {format_shape(targets)} must not have axis {name!r}")
+    if not jnp.issubdtype(targets.dtype, jnp.integer):
+        raise ValueError(
+            f"fused_cross_entropy: targets of {targets.dtype} are not integer labels; `cross_entropy_loss` takes "
+            "probabilities"
+        )
     label_smoothing = check_number("fused_cross_entropy: `label_smoothing`", label_smoothing, least=0, most=1)
     check_number("fused_cross_entropy: `z_loss`", z_loss, least=0)
     block_size = check_integer("fused_cross_entropy: `block_size`", block_size, 1)
     if logit_soft_cap is not None:
         logit_soft_cap = check_number("fused_cross_entropy: `logit_soft_cap`", logit_soft_cap, above=0)
-    vocab = axis_name(Vocab)
     config = Head(
         hidden=hidden.names,
         weight=head.names,
@@ -363,7 +381,7 @@ def fused_cross_entropy(
         logit_soft_cap=logit_soft_cap,
         precision=precision,
     )
-    with enter_function_scope("fused_cross_entropy", tuple(map(axis_name, parse_selection(Embed))), (vocab,)):
+    with enter_function_scope("fused_cross_entropy", embed, (vocab,)):
         hidden, head, targets = constrain_sharding(hidden), gather_parameter(head), constrain_sharding(targets)
         arrays = cached_jit(score_tokens, config)(hidden.array, head.array, targets.array)
         log_normalizers, scores = (with_array(hidden, array, config.tokens) for array in arrays)
@@ -371,31 +389,6 @@ def fused_cross_entropy(
         if z_loss:
             losses = add_z_loss(losses, log_normalizers, z_loss)
         return reduce_loss(losses, reduction, reduction_axis, where=where, weight=weight)
-
-
-def _check_head_operands(
-    hidden: NamedArray, head: NamedArray, targets: NamedArray, Embed: AxisSelection, Vocab: AxisSelector
-) -> None:
-    name = "fused_cross_entropy"
-    check_input(f"{name} (hidden)", hidden, Embed, (axis_name(Vocab),))
-    check_input(f"{name} (head)", head, (Vocab, *parse_selection(Embed)))
-    check_matching_sizes((hidden.names, hidden.array.shape), (head.names, head.array.shape))
-    head_names = {axis_name(axis) for axis in (Vocab, *parse_selection(Embed))}
-    extra_axes = [axis for axis in head.names if axis not in head_names]
-    if extra_axes:
-        raise ValueError(
-            f"{name}: the head {format_shape(head)} has axes {format_axes(extra_axes)} besides "
-            f"{format_axes(sorted(head_names))}; a head for each of their elements is computed by `axonym.vmap`"
-        )
-    check_axes_among(name, "targets", targets, "hidden", hidden)
-    check_matching_sizes((hidden.names, hidden.array.shape), (targets.names, targets.array.shape))
-    for axis in targets.names:
-        if axis in head_names:
-            raise ValueError(f"{name}: the targets {format_shape(targets)} must not have axis {axis!r}")
-    if not jnp.issubdtype(targets.dtype, jnp.integer):
-        raise ValueError(
-            f"{name}: targets of {targets.dtype} are not integer labels; `cross_entropy_loss` takes probabilities"
-        )
 
 
 class Head(NamedTuple):
@@ -499,11 +492,11 @@ def _score_shard(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[An
 
     def add_block(start: Any, size: int, sums: Any) -> tuple[Any, Any]:
         log_normalizers, scores = sums
-        block = _compute_block(head, hidden, weight, targets, start, size)
-        block_scores = jnp.where(block.is_target, block.logits, 0).sum(dim)
+        _, logits, is_target, smoothing = _compute_block(head, hidden, weight, targets, start, size)
+        block_scores = jnp.where(is_target, logits, 0).sum(dim)
         if head.label_smoothing:
-            block_scores = (1 - head.label_smoothing) * block_scores + block.smoothing * block.logits.sum(dim)
-        return jnp.logaddexp(log_normalizers, jax.nn.logsumexp(block.logits, dim)), scores + block_scores
+            block_scores = (1 - head.label_smoothing) * block_scores + smoothing * logits.sum(dim)
+        return jnp.logaddexp(log_normalizers, jax.nn.logsumexp(logits, dim)), scores + block_scores
 
     sizes = tuple(size for name, size in zip(head.hidden, hidden.shape, strict=True) if name in head.tokens)
     zeros = jnp.zeros(sizes, widen_dtype(hidden, weight))
@@ -525,18 +518,18 @@ def _differentiate_shard(
 
     def add_block(start: Any, size: int, sums: Any) -> tuple[Any, Any]:
         d_hidden, d_weight = sums
-        block = _compute_block(head, hidden, weight, targets, start, size)
-        softmax = jnp.exp(block.logits - log_normalizers)
-        target_probability = jnp.asarray(1 - head.label_smoothing, block.logits.dtype)
-        probabilities = jnp.where(block.is_target, target_probability, 0) + block.smoothing
+        part, logits, is_target, smoothing = _compute_block(head, hidden, weight, targets, start, size)
+        softmax = jnp.exp(logits - log_normalizers)
+        target_probability = jnp.asarray(1 - head.label_smoothing, logits.dtype)
+        probabilities = jnp.where(is_target, target_probability, 0) + smoothing
         d_logits = d_normalizers * softmax + d_scores * probabilities
         if head.logit_soft_cap is not None:
             # The derivative of the cap, 1 - tanh², in terms of the capped logits.
-            d_logits = d_logits * (1 - jnp.square(block.logits / head.logit_soft_cap))
-        d_logits = d_logits.astype(block.weight.dtype)
+            d_logits = d_logits * (1 - jnp.square(logits / head.logit_soft_cap))
+        d_logits = d_logits.astype(part.dtype)
         d_block = _multiply(head, d_logits, head.logits, hidden, head.hidden, head.weight).astype(d_weight.dtype)
         d_weight = jax.lax.dynamic_update_slice_in_dim(d_weight, d_block, start, head.vocab_dim)
-        d_hidden = d_hidden + _multiply(head, d_logits, head.logits, block.weight, head.weight, head.products)
+        d_hidden = d_hidden + _multiply(head, d_logits, head.logits, part, head.weight, head.products)
         return d_hidden, d_weight
 
     ordered = align_axes(hidden, head.hidden, head.products)
@@ -558,23 +551,15 @@ def _fold_blocks(head: Head, weight: Any, add_block: Callable[..., Any], sums: A
     return add_block(count * size, last_size, sums) if last_size else sums
 
 
-class _Block(NamedTuple):
-    """A block of the vocabulary.
+def _compute_block(
+    head: Head, hidden: Any, weight: Any, targets: Any, start: Any, size: int
+) -> tuple[Any, Any, Any, float]:
+    """Returns what the loss needs of a block of the vocabulary.
 
-    Attributes:
-        weight: Its part of the weight.
-        logits: Its logits.
-        is_target: Whether each of its labels is the target of each token.
-        smoothing: The probability that label smoothing gives each label.
+    Returns:
+        Its part of the weight, its logits, whether each of its labels is the target of each token, and the probability
+        that label smoothing gives each label.
     """
-
-    weight: Any
-    logits: Any
-    is_target: Any
-    smoothing: float
-
-
-def _compute_block(head: Head, hidden: Any, weight: Any, targets: Any, start: Any, size: int) -> _Block:
     part = jax.lax.dynamic_slice_in_dim(weight, start, size, head.vocab_dim).astype(jnp.result_type(hidden, weight))
     logits = _multiply(head, hidden, head.hidden, part, head.weight, head.logits)
     if axes := head.layout.list_mesh_axes(tuple(name for name in head.weight if name != head.vocab)):
@@ -587,7 +572,7 @@ def _compute_block(head: Head, hidden: Any, weight: Any, targets: Any, start: An
         label_count = label_count * jax.lax.axis_size(axes)
     labels = align_axes(start + jnp.arange(size), (head.vocab,), head.logits)
     is_target = labels == align_axes(targets, head.targets, head.logits)
-    return _Block(part, logits, is_target, head.label_smoothing / label_count)
+    return part, logits, is_target, head.label_smoothing / label_count
 
 
 def _multiply(head: Head, x: Any, x_names: Names, y: Any, y_names: Names, names: Names) -> Any:

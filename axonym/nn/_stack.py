@@ -168,6 +168,10 @@ class LayerStack(Layer, Generic[M]):
             ValueError: If the layer axes differ.
         """
 
+    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
+        """Returns the arrays of the layers by the number of the layer; see `axonym.state_dict.to_state_dict`."""
+        return write_layers(self, prefix)
+
 
 def call_layer(layer: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Applies a layer: the function of `fold_via` that `fold` uses."""
@@ -239,11 +243,7 @@ class Stacked(LayerStack[M], HasLeadingAxes):
 
     stacked: M
     Block: Axis = eqx.field(static=True)
-    gradient_checkpointing: Remat = eqx.field(static=True)
-
-    def __init__(self, stacked: M, Block: Axis, gradient_checkpointing: Remat = False) -> None:
-        """Makes the layers of a module whose arrays have the layer axis; `init` makes them from a class."""
-        self.stacked, self.Block, self.gradient_checkpointing = stacked, Block, gradient_checkpointing
+    gradient_checkpointing: Remat = eqx.field(static=True, default=False)
 
     @classmethod
     def init(
@@ -358,7 +358,13 @@ class Stacked(LayerStack[M], HasLeadingAxes):
             IndexError: If the index is out of range.
         """
         check_layer_index(index, self.Block)
-        return jax.tree.map(lambda x: _slice_layer(x, self.Block, index), self.stacked, is_leaf=is_named_array)
+
+        def slice_layer(x: Any) -> Any:
+            if isinstance(x, NamedArray):
+                return x[self.Block, index] if x.has_axis(self.Block) else x
+            return x[index] if is_array_with_axes(x) else x
+
+        return jax.tree.map(slice_layer, self.stacked, is_leaf=is_named_array)
 
     def map_layers(self, fn: Callable[..., Any], *others: "Stacked[Any]") -> "Stacked[Any]":
         """Returns the layers with a function applied to each, vectorised over the layer axis.
@@ -374,10 +380,6 @@ class Stacked(LayerStack[M], HasLeadingAxes):
         check_same_layers(Stacked, self.Block, others)
         mapped = vmap(fn, self.Block)(self.stacked, *(other.stacked for other in others))
         return dataclasses.replace(self, stacked=mapped)
-
-    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
-        """Returns the arrays of the layers by the number of the layer; see `axonym.state_dict.to_state_dict`."""
-        return write_layers(self, prefix)
 
     def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
         """Returns the layers with the arrays of a state dict; see `axonym.state_dict.from_state_dict`."""
@@ -416,12 +418,6 @@ def _set_layer(stacked: NamedArray, layer: NamedArray, index: int, axis: Axis) -
 def _shard_layers(stacked: Any) -> Any:
     """Returns layers sharded by their names: within `vmap`, the layer axis could not be sharded."""
     return jax.tree.map(lambda x: constrain_sharding(x) if is_named_array(x) else x, stacked, is_leaf=is_named_array)
-
-
-def _slice_layer(x: Any, axis: Axis, index: int) -> Any:
-    if isinstance(x, NamedArray):
-        return x[axis, index] if x.has_axis(axis) else x
-    return x[index] if is_array_with_axes(x) else x
 
 
 class BlockSeq(LayerStack[M]):
@@ -586,10 +582,6 @@ class BlockSeq(LayerStack[M]):
         check_same_layers(BlockSeq, self.Block, others)
         mapped = map(fn, self.blocks, *(other.blocks for other in others))
         return dataclasses.replace(self, blocks=tuple(mapped))
-
-    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
-        """Returns the arrays of the layers by the number of the layer; see `axonym.state_dict.to_state_dict`."""
-        return write_layers(self, prefix)
 
     def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
         """Returns the layers with the arrays of a state dict; see `axonym.state_dict.from_state_dict`."""

@@ -96,8 +96,11 @@ def _plan_blocks(inputs: AttentionInputs) -> tuple[_BlockAxes, _Starts]:
     QPos = None if inputs.QPos is None else inputs.query.resolve_axis(inputs.QPos)
     key_block = Axis(f"{KPos.name} (block)", min(inputs.block_size, KPos.size))
     query_block = QPos
-    if QPos is not None and not _is_sharded(inputs.query, QPos):  # a sharded query would have to be gathered
-        query_block = QPos.resize(min(inputs.block_size, QPos.size))
+    if QPos is not None:
+        # A query that is sharded by the mapping, or in its type, would have to be gathered for blocks.
+        spec = jax.typeof(inputs.query.array).sharding.spec
+        if not find_mesh_axes(QPos) and not spec[inputs.query.names.index(QPos.name)]:
+            query_block = QPos.resize(min(inputs.block_size, QPos.size))
     query_size = 1 if QPos is None else QPos.size
     query_block_size = 1 if query_block is None else query_block.size
     new_query, new_key = np.meshgrid(
@@ -111,11 +114,6 @@ def _plan_blocks(inputs: AttentionInputs) -> tuple[_BlockAxes, _Starts]:
     is_overlapping = bool(query_size % query_block_size or KPos.size % key_block.size)
     starts = [array[is_needed].astype(np.int32) for array in (query, key, new_query, new_key)]
     return _BlockAxes(query_block, key_block, is_overlapping), _Starts(*starts)
-
-
-def _is_sharded(x: NamedArray, axis: Axis) -> bool:
-    """Returns whether an axis is sharded by the active mapping, or in the type of the array."""
-    return bool(find_mesh_axes(axis) or jax.typeof(x.array).sharding.spec[x.names.index(axis.name)])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -176,7 +174,8 @@ def _attend_backward(axes: _BlockAxes, saved: Any, gradients: tuple[NamedArray, 
         d_query = _multiply_named(operands, d_products, take(key), _exclude_names(d_products.names, query))
         d_key = _multiply_named(operands, d_products, take(query), _exclude_names(d_products.names, key))
         gradients = d_query, d_key, d_value, *d_bias
-        return tuple(_add_to_block(axes, x, block, term) for x, term in zip(totals, gradients, strict=True)), None
+        pairs = zip(totals, gradients, strict=True)
+        return tuple(_update_block(axes, x, block, take(x) + rearrange(term, x.names)) for x, term in pairs), None
 
     differentiated = [query, key, value, *(() if bias is None else (bias,))]
     initial = tuple(constrain_sharding(zeros_like(x, log_sums.dtype)) for x in differentiated)
@@ -253,15 +252,10 @@ def _update_block(axes: _BlockAxes, x: NamedArray, block: _Starts, update: Named
     return with_array(x, jax.lax.dynamic_update_slice(x.array, update.array, starts))
 
 
-def _add_to_block(axes: _BlockAxes, x: NamedArray, block: _Starts, term: NamedArray) -> NamedArray:
-    """Returns an array with a term added to a block."""
-    return _update_block(axes, x, block, _slice_block(axes, x, block) + rearrange(term, x.names))
-
-
 def _locate_block(axes: _BlockAxes, x: NamedArray, block: _Starts) -> tuple[list[Any], tuple[int, ...]]:
     """Returns where a block starts along each dimension of an array, and its shape."""
-    slices = {axes.KPos.name: (block.key, axes.KPos.size)}
+    starts, sizes = {axes.KPos.name: block.key}, {axes.KPos.name: axes.KPos.size}
     if axes.QPos is not None:
-        slices[axes.QPos.name] = block.query, axes.QPos.size
-    pairs = [slices.get(name, (np.int32(0), size)) for name, size in zip(x.names, x.array.shape, strict=True)]
-    return [start for start, _ in pairs], tuple(size for _, size in pairs)
+        starts[axes.QPos.name], sizes[axes.QPos.name] = block.query, axes.QPos.size
+    shape = tuple(sizes.get(name, size) for name, size in zip(x.names, x.array.shape, strict=True))
+    return [starts.get(name, np.int32(0)) for name in x.names], shape

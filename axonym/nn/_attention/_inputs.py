@@ -87,8 +87,27 @@ def parse_attention_inputs(
     block_size: int = 512,
 ) -> AttentionInputs:
     """Returns the arguments of `dot_product_attention`, checked, with names in place of axes."""
-    _check_arrays(KPos, Key, query, key, value, bias)
+    check_input("dot_product_attention (query)", query, Key)
+    check_input("dot_product_attention (key)", key, (KPos, *parse_selection(Key)))
+    check_input("dot_product_attention (value)", value, KPos)
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise TypeError(f"dot_product_attention ({name}): the array must have floats, not {x.dtype}; use `astype`.")
+    if bias is not None:
+        check_input("dot_product_attention (bias)", bias, ())
+        if bias.dtype == bool:
+            raise TypeError("dot_product_attention: `bias` is added to the scores; give booleans as `mask`.")
     key_axis, contracted = axis_name(KPos), tuple(map(axis_name, parse_selection(Key)))
+    if key_axis in query.names:
+        raise ValueError(
+            f"dot_product_attention: the query {format_shape(query)} has the axis of key positions "
+            f"{key_axis!r}; `rename` it in key and value"
+        )
+    if key.axis_size(key_axis) == 0:
+        raise ValueError(
+            f"dot_product_attention: axis {key_axis!r} of the key {format_shape(key)} has size 0, so a query "
+            "has nothing to attend to; give at least one key, which a `mask` may hide"
+        )
     query_axis = _find_query_axis(QPos, query, key, mask)
     if isinstance(mask, AttentionMask):
         mask = mask.bind_axes(query_axis, key_axis)
@@ -97,7 +116,13 @@ def parse_attention_inputs(
     if soft_cap is not None:
         soft_cap = check_number("dot_product_attention: `soft_cap`", soft_cap, above=0)
     if sinks is not None:
-        _check_sinks(sinks, key_axis, contracted, query, key)
+        check_input("dot_product_attention (sinks)", sinks, ())
+        allowed = {*query.names, *key.names} - {key_axis, *contracted}
+        if extra := [name for name in sinks.names if name not in allowed]:
+            raise ValueError(
+                f"dot_product_attention: `sinks` {format_shape(sinks)} have axes {format_axes(extra)}; allowed are "
+                f"{format_axes([name for name in query.names if name in allowed])}"
+            )
     dropout = check_number("dot_product_attention: `dropout`", dropout, least=0, below=1)
     if dropout and dropout_key is None:
         raise ValueError(f"dot_product_attention: a `dropout` of {dropout} needs a random key, `dropout_key`")
@@ -123,36 +148,6 @@ def parse_attention_inputs(
         dropout=dropout,
         block_size=check_integer("dot_product_attention: `block_size`", block_size, 1),
     )
-
-
-def _check_arrays(
-    KPos: AxisSelector,
-    Key: AxisSelection,
-    query: NamedArray,
-    key: NamedArray,
-    value: NamedArray,
-    bias: NamedArray | None,
-) -> None:
-    check_input("dot_product_attention (query)", query, Key)
-    check_input("dot_product_attention (key)", key, (KPos, *parse_selection(Key)))
-    check_input("dot_product_attention (value)", value, KPos)
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            raise TypeError(f"dot_product_attention ({name}): the array must have floats, not {x.dtype}; use `astype`.")
-    if bias is not None:
-        check_input("dot_product_attention (bias)", bias, ())
-        if bias.dtype == bool:
-            raise TypeError("dot_product_attention: `bias` is added to the scores; give booleans as `mask`.")
-    if axis_name(KPos) in query.names:
-        raise ValueError(
-            f"dot_product_attention: the query {format_shape(query)} has the axis of key positions "
-            f"{axis_name(KPos)!r}; `rename` it in key and value"
-        )
-    if key.axis_size(KPos) == 0:
-        raise ValueError(
-            f"dot_product_attention: axis {axis_name(KPos)!r} of the key {format_shape(key)} has size 0, so a query "
-            "has nothing to attend to; give at least one key, which a `mask` may hide"
-        )
 
 
 def _find_query_axis(
@@ -185,13 +180,3 @@ def _find_query_axis(
             "key, so the mask does not know which has the positions; name it with `QPos`"
         )
     return max(candidates, key=query.axis_size, default=None)
-
-
-def _check_sinks(sinks: NamedArray, KPos: str, Key: Names, query: NamedArray, key: NamedArray) -> None:
-    check_input("dot_product_attention (sinks)", sinks, ())
-    allowed = {*query.names, *key.names} - {KPos, *Key}
-    if extra := [name for name in sinks.names if name not in allowed]:
-        raise ValueError(
-            f"dot_product_attention: `sinks` {format_shape(sinks)} have axes {format_axes(extra)}; allowed are "
-            f"{format_axes([name for name in query.names if name in allowed])}"
-        )

@@ -254,9 +254,9 @@ class AttentionMask(eqx.Module):
         return True, False
 
     @property
-    @abc.abstractmethod
     def arrays(self) -> tuple[NamedArray, ...]:
         """The named arrays in the mask."""
+        return select_named(*jax.tree.leaves(self, is_leaf=is_named_array))
 
     def __and__(self, other: "AttentionMask | NamedArray") -> "AttentionMask":
         """Makes the mask with which a query attends where both masks allow it."""
@@ -276,10 +276,6 @@ class AttentionMask(eqx.Module):
 class _CausalMask(AttentionMask):
     offset: Any
 
-    @property
-    def arrays(self) -> tuple[NamedArray, ...]:
-        return select_named(self.offset)
-
     def compute_block(self, block: MaskBlock) -> NamedArray:
         if block.QPos is not None and not is_named_array(self.offset):
             return causal_mask(block.QPos, block.KPos, add_positions(self.offset, block.q_start), block.k_start)
@@ -296,10 +292,6 @@ class _CausalMask(AttentionMask):
 class _PrefixMask(AttentionMask):
     length: Any
 
-    @property
-    def arrays(self) -> tuple[NamedArray, ...]:
-        return select_named(self.length)
-
     def compute_block(self, block: MaskBlock) -> NamedArray:
         return combine_axes(jnp.greater, self.length, block.key_positions())
 
@@ -313,10 +305,6 @@ class _PrefixMask(AttentionMask):
 class _SlidingWindowMask(AttentionMask):
     size: Any
     offset: Any
-
-    @property
-    def arrays(self) -> tuple[NamedArray, ...]:
-        return select_named(self.size, self.offset)
 
     def compute_block(self, block: MaskBlock) -> NamedArray:
         queries, keys = add_positions(block.query_positions(), self.offset), block.key_positions()
@@ -332,10 +320,6 @@ class _SlidingWindowMask(AttentionMask):
 class _SegmentMask(AttentionMask):
     query_ids: NamedArray
     key_ids: NamedArray | None
-
-    @property
-    def arrays(self) -> tuple[NamedArray, ...]:
-        return select_named(self.query_ids, self.key_ids)
 
     def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
         query, key = None if QPos is None else axis_name(QPos), axis_name(KPos)
@@ -356,10 +340,6 @@ class _SegmentMask(AttentionMask):
 class _ExplicitMask(AttentionMask):
     mask: NamedArray
 
-    @property
-    def arrays(self) -> tuple[NamedArray, ...]:
-        return (self.mask,)
-
     def compute_block(self, block: MaskBlock) -> NamedArray:
         return block.slice_array(self.mask)
 
@@ -368,10 +348,6 @@ class _CombinedMask(AttentionMask):
     operator: str = eqx.field(static=True)
     first: AttentionMask
     second: AttentionMask
-
-    @property
-    def arrays(self) -> tuple[NamedArray, ...]:
-        return (*self.first.arrays, *self.second.arrays)
 
     def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
         return _CombinedMask(self.operator, self.first.bind_axes(QPos, KPos), self.second.bind_axes(QPos, KPos))
@@ -390,10 +366,6 @@ class _CombinedMask(AttentionMask):
 
 class _InvertedMask(AttentionMask):
     mask: AttentionMask
-
-    @property
-    def arrays(self) -> tuple[NamedArray, ...]:
-        return self.mask.arrays
 
     def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
         return _InvertedMask(self.mask.bind_axes(QPos, KPos))
