@@ -133,18 +133,18 @@ def _divide_convolution(
             start=plan.padding[index][0],
             spread=plan.input_dilation[index],
         )
-        if halo is not None and not any(plan.wrapped[index]):
+        if halo is not None and not any(plan.wrapped[index]):  # `mode` pads from the whole axis
             halos[name] = halo
 
     groups, inputs, outputs = plan.groups, plan.x_channels, plan.weight_outputs
     if groups > 1:  # the devices divide the groups, by input or output channels
         group_axis = outputs if layout.count_shards((outputs,)) > 1 else inputs
-        if groups % layout.count_shards((group_axis,)):
+        if groups % layout.count_shards((group_axis,)):  # a group would be split
             group_axis = ""
         groups //= layout.count_shards((group_axis,))
         inputs = outputs = group_axis
     elif {*layout.list_mesh_axes((inputs,))} & {*layout.list_mesh_axes((outputs,))}:
-        inputs = ""
+        inputs = ""  # a mesh axis shards one axis of the weight only
 
     sharded_by = {name: "" for name in plan.spatial if name not in halos}
     sharded_by |= {plan.x_channels: inputs, plan.weight_outputs: outputs}
@@ -526,6 +526,7 @@ class ConvTranspose(_Convolution):
         pads = tuple(map(self._transpose_padding, range(len(self.Spatial))))
         ones, wrapped = (1,) * len(pads), ((0, 0),) * len(pads)
         if self.padding_mode == "circular":
+            # Whole elements are wrapped; zeros between elements, which make up the rest, are padded.
             steps = [*zip(pads, self.stride, strict=True)]
             wrapped = tuple((before // step, after // step) for (before, after), step in steps)
             pads = tuple((before % step, after % step) for (before, after), step in steps)

@@ -222,7 +222,7 @@ class Linear(Layer):
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
         dtype = float if dtype is None else dtype
         bias = zeros(outputs, dtype) if use_bias else None
-        if use_bias and bias_initializer is not None:
+        if use_bias and bias_initializer is not None:  # otherwise the weight is drawn with the key as it is
             key, bias_key = jax.random.split(as_plain_key(key))
             bias = initialize_bias(bias_initializer, bias_key, outputs, dtype)
         if initializer is None:

@@ -193,6 +193,7 @@ def _compute_losses(logits: NamedArray, Label: AxisSelector, targets: NamedArray
         if label_smoothing:
             targets = targets * (1 - label_smoothing) + label_smoothing / label.size
         return -_reductions.sum(_reductions.log_softmax(wide, label) * targets, label)
+    # A comparison with all labels instead of a gather: the label axis may be sharded, and labels out of range score 0.
     scores = _reductions.sum(apply_broadcast(_select_target_scores, wide, targets, arange(label)), label)
     if label_smoothing:
         scores = scores * (1 - label_smoothing) + _reductions.mean(wide, label) * label_smoothing
@@ -501,7 +502,7 @@ def _score_shard(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[An
     sizes = tuple(size for name, size in zip(head.hidden, hidden.shape, strict=True) if name in head.tokens)
     zeros = jnp.zeros(sizes, widen_dtype(hidden, weight))
     log_normalizers, scores = _fold_blocks(head, weight, add_block, (zeros - jnp.inf, zeros))
-    if axes := head.layout.list_mesh_axes((head.vocab,)):
+    if axes := head.layout.list_mesh_axes((head.vocab,)):  # `logsumexp` over all devices
         highest = jax.lax.pmax(log_normalizers, axes)
         log_normalizers = highest + jnp.log(jax.lax.psum(jnp.exp(log_normalizers - highest), axes))
         scores = jax.lax.psum(scores, axes)
@@ -521,6 +522,7 @@ def _differentiate_shard(
         part, logits, is_target, smoothing = _compute_block(head, hidden, weight, targets, start, size)
         softmax = jnp.exp(logits - log_normalizers)
         target_probability = jnp.asarray(1 - head.label_smoothing, logits.dtype)
+        # The derivative of a log-normalizer is the softmax, that of a score the probability of each label.
         probabilities = jnp.where(is_target, target_probability, 0) + smoothing
         d_logits = d_normalizers * softmax + d_scores * probabilities
         if head.logit_soft_cap is not None:

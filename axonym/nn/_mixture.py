@@ -150,7 +150,7 @@ class Router(Layer):
         name = f"Router ({format_layer_axes(self.Embed)} -> {format_layer_axes(self.Experts)})"
         check_input(name, x, self.Embed, (self.Experts.name, self.TopK.name))
         logits = dot(widen_array(x), widen_array(gather_parameter(self.weight)), axis=self.Embed)
-        if self.softmax == "after":
+        if self.softmax == "after":  # which makes the weights add up to 1 already
             scores, experts = find_largest(logits, self.Experts, self.TopK.size, self.TopK)
             return Routing(softmax(scores, self.TopK), experts, logits)
         weights, experts = find_largest(softmax(logits, self.Experts), self.Experts, self.TopK.size, self.TopK)
@@ -189,6 +189,7 @@ def load_balance_loss(
     """
     check_input("load_balance_loss", tokens_per_expert, Experts)
     check_input("load_balance_loss", mean_probabilities, Experts)
+    # Counts are integers: the gradient flows through the probabilities alone.
     counts = tokens_per_expert.astype(mean_probabilities.dtype)
     size = mean_probabilities.axis_size(Experts)
     return sum(counts / sum(counts, Experts) * mean_probabilities, Experts) * size
@@ -411,6 +412,7 @@ def _compute_ragged_dot(
         check_sharded_apart("ragged_dot", mesh_axes, (rows, *weight_names))
         output_shape, row_count = weight.shape[len(x_names) :], x.shape[0]
         common_dtype = jnp.result_type(x, weight)
+        # `ragged_dot` takes one summed dimension and one of outputs.
         weight = weight.astype(common_dtype).reshape(weight.shape[0], math.prod(x.shape[1:]), -1)
         x = x.astype(common_dtype).reshape(row_count, -1)
         first_row = jax.lax.axis_index(mesh_axes[rows]) * row_count if rows in mesh_axes else 0
@@ -460,6 +462,7 @@ def sort_choices(expert_ids: Any, expert_count: int) -> SortedChoices:
     flat_ids = expert_ids.T.reshape(-1)
     order = jnp.argsort(flat_ids, stable=True)
     counts = jnp.bincount(flat_ids, length=expert_count)
+    # Sorting a permutation inverts it, so the second `argsort` gives the ranks.
     return SortedChoices(order, jnp.argsort(order), jnp.cumsum(counts) - counts, counts)
 
 
@@ -472,6 +475,7 @@ def combine_choices(rows: Any, row_indices: Any, has_row: Any, weights: Any) -> 
 
 def select_experts(expert_count: int, mesh_axes: tuple[str, ...], gathered: Collection[str] = ()) -> jax.Array:
     """Returns the numbers of the experts of this device, and of devices that differ from it in `gathered` axes only."""
+    # One dimension for each mesh axis, the first varying slowest, and one for the experts of a device.
     ids = jnp.arange(expert_count).reshape(*(jax.lax.axis_size(axis) for axis in mesh_axes), -1)
     for dim, axis in enumerate(mesh_axes):
         if axis not in gathered:
@@ -563,6 +567,7 @@ def mix_within_capacity(
     is_filled = (slots < choices.counts[:, experts, None]).reshape(groups, -1, 1)
     rows = jnp.where(is_filled, jnp.take_along_axis(x, slot_tokens[..., None], 1), 0)
     rows = rows.reshape(groups, experts.size, capacity, -1).swapaxes(0, 1)
+    # To the device of each expert: it gets the slots of all devices for its experts, along the dimension of groups.
     for axis in shared_axes:
         rows = jax.lax.all_to_all(rows, axis, 0, 1, tiled=True)
     flat = rows.reshape(rows.shape[0], -1, rows.shape[-1])

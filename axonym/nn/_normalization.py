@@ -532,4 +532,5 @@ def standardize(
         check_number("standardize: `epsilon`", epsilon, least=0)
     mean = compute_mean(x, axis, where=where) if mean is None else mean
     variance = compute_variance(x, axis, where=where) if variance is None else variance
+    # In the dtype of `x`, so that an `epsilon` that is a JAX scalar does not widen the result.
     return (x - mean) * rsqrt(variance + jnp.asarray(epsilon, x.dtype))

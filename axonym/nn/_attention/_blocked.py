@@ -130,6 +130,7 @@ def _attend_blocks(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts)
 
 def _attend_forward(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts) -> tuple[Any, Any]:
     value, key_axis = operands.value, axes.KPos.name
+    # Products with one key have the axes and the dtype of the results; their values are not used.
     log_sums = _multiply_named(operands, operands.query, operands.key[key_axis, 0], operands.Key)
     averages = dot(log_sums, cast_array(value[key_axis, 0], log_sums.dtype), axis=())
 
@@ -137,6 +138,7 @@ def _attend_forward(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts
         highest, total, averages = (_slice_block(axes, x, block) for x in state)
         scores, _ = _score_block(axes, operands, block)
         new_highest = maximum(highest, scores.max(key_axis))
+        # Sums so far are relative to the highest score so far; `decay` makes them relative to the new one.
         weights, decay = exp(scores - new_highest), exp(highest - new_highest)
         total = total * decay + weights.sum(key_axis)
         weights = cast_array(_drop_weights(axes, operands, weights, block), value.dtype)
@@ -157,6 +159,7 @@ def _attend_backward(axes: _BlockAxes, saved: Any, gradients: tuple[NamedArray, 
     d_averages, d_log_sums = gradients
     # A query that attends to no key has no weights: its average is computed elsewhere.
     log_sums = where(log_sums <= get_masked_score(log_sums), jnp.inf, log_sums)
+    # The softmax subtracts the weighted mean of the gradients of weights, which equals this sum of products.
     products = cast_array(d_averages, log_sums.dtype) * cast_array(averages, log_sums.dtype)
     shift = products.sum(_exclude_names(averages.names, log_sums)) - d_log_sums
 

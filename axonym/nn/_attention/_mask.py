@@ -113,7 +113,7 @@ def combine_axes(fn: Callable[..., Any], *operands: Any) -> Any:
         return fn(*operands) if any(isinstance(x, jax.Array) for x in operands) else int(fn(*map(np.asarray, operands)))
     check_matching_sizes(*((x.names, x.array.shape) for x in named))
     axes = tuple({axis.name: axis for x in named for axis in x.axes}.values())
-    if not any(len(x.names) == len(axes) for x in named):
+    if not any(len(x.names) == len(axes) for x in named):  # `apply_broadcast` needs one operand with all axes
         last = max(index for index, x in enumerate(operands) if is_named_array(x))
         operands = (*operands[:last], broadcast_to(operands[last], axes), *operands[last + 1 :])
     return apply_broadcast(fn, *operands)
