@@ -243,7 +243,12 @@ class Stacked(LayerStack[M], HasLeadingAxes):
 
     stacked: M
     Block: Axis = eqx.field(static=True)
-    gradient_checkpointing: Remat = eqx.field(static=True, default=False)
+    gradient_checkpointing: Remat = eqx.field(static=True)
+
+    # Written out, because to type checkers the abstract fields of the base class come first.
+    def __init__(self, stacked: M, Block: Axis, gradient_checkpointing: Remat = False) -> None:
+        """Makes the layers of a module whose arrays have the layer axis; `init` makes them from a class."""
+        self.stacked, self.Block, self.gradient_checkpointing = stacked, Block, gradient_checkpointing
 
     @classmethod
     def init(
