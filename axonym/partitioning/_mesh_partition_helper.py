@@ -5,15 +5,14 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias, TypeVar
 
-import jax
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from ..named._array import NamedArray
 from ..named._axis_layout import get_entry_axes, make_spec_entry
 from ..named._format import format_value
-from ._active_mesh import MeshLike, check_mesh, check_mesh_axes, resolve_mesh
+from ._active_mesh import MeshLike, check_mesh_axes, resolve_mesh
 from ._leaves import ARRAY_TYPES, get_array_shape
-from ._placement import place_leaves
+from ._placement import place_leaves, rewrap_arrays
 from ._resolve_spec import check_rule_spec
 from .rules._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from .rules._sharding_rule import HasMesh, RuleTree, check_axis_names, check_integer, parse_axis_names
@@ -56,7 +55,7 @@ class MeshPartitionHelper(HasMesh):
     batch_axes: Sequence[str] = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        mesh = resolve_mesh(check_mesh(self.mesh), "`MeshPartitionHelper`")
+        mesh = resolve_mesh(self.mesh, "`MeshPartitionHelper`")
         self._set_options(mesh=mesh, batch_axes=check_axis_names(self.batch_axes, mesh, "batch_axes"))
 
     @property
@@ -84,6 +83,7 @@ class MeshPartitionHelper(HasMesh):
         shapes = [leaf.shape for leaf in RuleTree.from_tree(pytree).leaves]
         return {shape: self._suggest_methods(shape) for shape in dict.fromkeys(shapes) if shape is not None}
 
+    # Not inlined: code written for other versions of this helper calls it by this name.
     def _suggest_methods(self, shape: tuple[int, ...]) -> list[tuple[str, ...]]:
         return [axes for axes in map(get_entry_axes, find_best_spec(shape, self._get_axes())) if axes]
 
@@ -229,8 +229,10 @@ class MeshPartitionHelper(HasMesh):
         axes, min_elements = self._get_axes(), check_integer(min_shard_size, "min_shard_size")
         specs: list[P] = []
         for leaf in tree.leaves:
-            is_small = leaf.shape is None or math.prod(leaf.shape) < min_elements
-            specs.append(P() if leaf.shape is None or is_small else find_best_spec(leaf.shape, axes))
+            spec = P()
+            if leaf.shape is not None and math.prod(leaf.shape) >= min_elements:
+                spec = find_best_spec(leaf.shape, axes)
+            specs.append(spec)
         return specs
 
     def _parse_methods(self, methods: Any) -> list[tuple[str, ...]]:
@@ -294,8 +296,4 @@ def _place_arrays(leaves: list[Any], specs: list[P], mesh: MeshLike) -> list[Any
         is_array = isinstance(array, ARRAY_TYPES) and get_array_shape(array) is not None
         shardings.append(NamedSharding(mesh, spec) if is_array else None)
     placed = place_leaves(arrays, shardings, mesh)
-    results: list[Any] = []
-    for leaf, array in zip(leaves, placed, strict=True):
-        is_moved = isinstance(leaf, NamedArray) and array is not leaf.array
-        results.append(jax.tree.unflatten(jax.tree.structure(leaf), [array]) if is_moved else array)
-    return results
+    return rewrap_arrays(leaves, placed)

@@ -12,7 +12,9 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from .._jax_compat import is_tracing
-from ..named._axis_layout import get_entry_axes, make_spec_entry
+from ..named._array import NamedArray
+from ..named._axis_layout import get_axes_of_type, get_entry_axes, make_spec_entry
+from ..named._base import with_array
 from ..named._cache import cached_plan
 from ._active_mesh import MeshLike, describe_mixed_types
 
@@ -33,8 +35,12 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
             changed[position] = leaf.update(sharding=resolve_unconstrained(sharding, leaf.sharding))
         elif is_inside:
             constraints[position] = sharding
-        elif getattr(leaf, "sharding", None) is not sharding and not _is_in_place(leaf, sharding):
-            moves[position] = resolve_unconstrained(sharding, getattr(leaf, "sharding", None))
+        else:
+            current = getattr(leaf, "sharding", None)
+            if current is sharding or current == sharding:  # mostly one object: shardings are cached
+                continue
+            if current is None or not _is_equivalent(current, sharding, leaf.ndim):
+                moves[position] = resolve_unconstrained(sharding, current)
     if constraints:
         constrained = constrain_arrays([leaves[position] for position in constraints], [*constraints.values()])
         changed.update(zip(constraints, constrained, strict=True))
@@ -44,6 +50,14 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
         moved = jax.device_put([leaves[position] for position in moves], list(moves.values()))
         changed.update(zip(moves, moved, strict=True))
     return [changed.get(position, leaf) for position, leaf in enumerate(leaves)] if changed else leaves
+
+
+def rewrap_arrays(nodes: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+    """Returns arrays, each as a named array where the node that it comes from is one."""
+    return [
+        with_array(node, array) if isinstance(node, NamedArray) else array
+        for node, array in zip(nodes, arrays, strict=True)
+    ]
 
 
 def resolve_unconstrained(sharding: NamedSharding, current: Any) -> NamedSharding:
@@ -61,11 +75,6 @@ def resolve_unconstrained(sharding: NamedSharding, current: Any) -> NamedShardin
             current_axes = () if current_entry is P.UNCONSTRAINED else get_entry_axes(current_entry)
             entries[dim] = make_spec_entry(tuple(axis for axis in current_axes if axis not in used_axes))
     return NamedSharding(mesh, P(*entries))
-
-
-def _is_in_place(leaf: Any, sharding: NamedSharding) -> bool:
-    current = getattr(leaf, "sharding", None)
-    return current is not None and (current == sharding or _is_equivalent(current, sharding, leaf.ndim))
 
 
 @cached_plan
@@ -129,8 +138,7 @@ def select_axis_type(sharding: NamedSharding, kind: AxisType) -> NamedSharding |
         ValueError: If a dimension is sharded over mesh axes of both kinds, as only rules for plain arrays choose it.
     """
     mesh = sharding.mesh
-    axis_types = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    selected_axes = {name for name, axis_type in axis_types if axis_type == kind}
+    selected_axes = get_axes_of_type(mesh, kind)
     if len(selected_axes) in (0, len(mesh.axis_names)):
         return sharding if selected_axes else None
     for dim, entry in enumerate(sharding.spec):

@@ -15,7 +15,7 @@ from jax.tree_util import keystr
 from .._jax_compat import is_tracing
 from ..named._array import NamedArray
 from ..named._axis import Names
-from ..named._axis_layout import get_entry_axes
+from ..named._axis_layout import count_parts, get_entry_axes
 from ..named._base import is_traced, with_array
 from ..named._cache import cached_plan
 from ..named._format import format_axes, format_value
@@ -23,7 +23,7 @@ from ..named._traceback import find_stacklevel, strip_library_frames
 from ._active_mesh import MeshLike, check_mesh, format_mesh_types, get_abstract_mesh, get_active_mesh, resolve_mesh
 from ._leaves import ARRAY_TYPES, LeafInfo, describe_leaves, format_prefix, get_array_shape, names_or_maps_leaves
 from ._mapping import AxisMapping, ResourceMapping, as_mapping
-from ._placement import constrain_arrays, place_leaves, resolve_unconstrained
+from ._placement import constrain_arrays, place_leaves, resolve_unconstrained, rewrap_arrays
 from ._resolve_spec import check_rule_spec, find_mapping, resolve_sharding, resolve_spec
 from .rules._sharding_rule import Decision, RuleLeaf, RuleTree, ShardingRule
 
@@ -64,27 +64,21 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
         ...     nym.shard(nym.zeros({"batch": 8, "embed": 4}), {"batch": "data"}).sharding.spec
         P('data', None)
     """
-    _check_argument_order(tree, mapping)
+    if isinstance(tree, AxisMapping) or (mapping is not None and _is_mapping(tree) and not _is_mapping(mapping)):
+        raise strip_library_frames(
+            TypeError("`shard` takes the tree first and the mapping second; here the mapping is first.")
+        )
     axis_mapping = as_mapping(mapping)
     if mesh is not None:
         _check_usable_mesh(mesh)
     if axis_mapping is None and not _have_mappings(describe_leaves(tree)):
         text = "`shard` has no axis mapping, so nothing is sharded; use `axis_mapping`."
-        warnings.warn(text, RuntimeWarning, find_stacklevel())
-        return tree
-    if mesh is None and get_abstract_mesh() is None:
+    elif mesh is None and get_abstract_mesh() is None:
         text = "`shard` has no mesh, so nothing is sharded; use `jax.set_mesh`."
-        warnings.warn(text, RuntimeWarning, find_stacklevel())
-        return tree
-    return shard_by_mapping(tree, axis_mapping, mesh)
-
-
-def _check_argument_order(tree: Any, mapping: Any) -> None:
-    """Raises a TypeError if the mapping is given first."""
-    if isinstance(tree, AxisMapping) or (mapping is not None and _is_mapping(tree) and not _is_mapping(mapping)):
-        raise strip_library_frames(
-            TypeError("`shard` takes the tree first and the mapping second; here the mapping is first.")
-        )
+    else:
+        return shard_by_mapping(tree, axis_mapping, mesh)
+    warnings.warn(text, RuntimeWarning, find_stacklevel())
+    return tree
 
 
 def _check_usable_mesh(mesh: Any) -> None:
@@ -146,6 +140,7 @@ def shard_with_axis_mapping(tree: T, mapping: ResourceMapping, mesh: MeshLike | 
 
 def shard_tree(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T:
     """Returns a tree sharded by a mapping on the given or active mesh, unchanged if there is none."""
+    # A single array, the most frequent tree, needs no walk.
     node: Any = tree
     if isinstance(node, NamedArray) and (is_traced(node.array) or isinstance(node.array, jax.Array)):
         array = shard_array(node.array, node.names, mapping, mesh)
@@ -153,7 +148,9 @@ def shard_tree(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T
     target = get_active_mesh() if mesh is None else mesh
     if target is None:
         return tree
-    nodes, treedef = jax.tree.flatten(tree, is_leaf=_is_described)
+    nodes, treedef = jax.tree.flatten(
+        tree, is_leaf=lambda x: isinstance(x, NamedArray) or names_or_maps_leaves(type(x))
+    )
     arrays = [node.array if isinstance(node, NamedArray) else node for node in nodes]
     try:
         shardings = _infer_by_names(nodes, arrays, mapping, target)
@@ -164,17 +161,7 @@ def shard_tree(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T
     result = place_leaves(arrays, shardings, target)
     if result is arrays:
         return tree
-    return jax.tree.unflatten(
-        treedef,
-        [
-            with_array(node, array) if isinstance(node, NamedArray) else array
-            for node, array in zip(nodes, result, strict=True)
-        ],
-    )
-
-
-def _is_described(x: Any) -> bool:
-    return isinstance(x, NamedArray) or names_or_maps_leaves(type(x))
+    return jax.tree.unflatten(treedef, rewrap_arrays(nodes, result))
 
 
 def _infer_by_names(
@@ -377,6 +364,7 @@ def infer_resource_partitions(
             return current
         spec = _infer_spec(leaf, leaf_info, axis_mapping, target) if current is None else current.spec
         sharding = NamedSharding(target, pad_spec(spec, len(leaf.shape)))
+        # Without a compiler, the axes that a rule leaves to it stay as they are.
         return sharding if is_tracing() else resolve_unconstrained(sharding, getattr(leaf, "sharding", None))
 
     return _map_leaves(find_sharding, tree, axis_mapping, target)
@@ -396,7 +384,7 @@ def get_sharding_over(leaf: Any, mesh: MeshLike | None) -> NamedSharding | None:
     if not isinstance(sharding, NamedSharding) or not (mesh is None or is_same_mesh(sharding.mesh, mesh)):
         return None
     axes = [axis for entry in sharding.spec.partitions for axis in get_sharded_axes(entry)]
-    return sharding if any(sharding.mesh.shape[axis] > 1 for axis in axes) else None
+    return sharding if count_parts(axes, sharding.mesh) > 1 else None
 
 
 def is_same_mesh(mesh: MeshLike, candidate: MeshLike) -> bool:
@@ -459,7 +447,7 @@ def apply_fallback_rules(
     A rule is asked once for all plain arrays with one mapping. Errors that it raises are stored in its decisions, and
     raised where one of the leaves is sharded.
     """
-    if mapping.fallback is None and not any([leaf_info.mapping for leaf_info in described]):
+    if mapping.fallback is None and not _have_mappings(described):
         return described
     groups: dict[AxisMapping, list[int]] = {}
     for position, leaf_info in enumerate(described):
@@ -472,22 +460,17 @@ def apply_fallback_rules(
     for leaf_mapping, positions in groups.items():
         arrays = [leaves[position] for position in positions]
         paths = tuple([described[position].path for position in positions])
-        decisions = _ask_fallback_rule(leaf_mapping.fallback, arrays, paths, mesh)
+        rule = leaf_mapping.fallback
+        if getattr(rule, "_sees_values", True):
+            decisions = _collect_decisions(rule, arrays, paths, mesh)
+        else:
+            shapes = tuple([(array.shape, array.dtype) for array in arrays])
+            decisions, caught = _decide_by_shapes(rule, shapes, paths, mesh)
+            for warning in caught:  # at each call, as if the decisions were not cached
+                warnings.warn(warning.message, warning.category, stacklevel=find_stacklevel())
         for position, decision in zip(positions, decisions, strict=True):
             decided[position] = described[position]._replace(decision=decision)
     return decided
-
-
-def _ask_fallback_rule(
-    rule: Any, arrays: list[Any], paths: tuple[Any, ...], mesh: MeshLike | None
-) -> Sequence[Decision]:
-    """Returns what a fallback rule decides for some plain arrays, which is cached if it does not depend on values."""
-    if getattr(rule, "_sees_values", True):
-        return _collect_decisions(rule, arrays, paths, mesh)
-    decisions, caught = _decide_by_shapes(rule, tuple([(array.shape, array.dtype) for array in arrays]), paths, mesh)
-    for warning in caught:
-        warnings.warn(warning.message, warning.category, stacklevel=find_stacklevel())
-    return decisions
 
 
 @cached_plan
@@ -506,7 +489,13 @@ def _collect_decisions(
 ) -> Sequence[Decision]:
     """Returns what a rule decides for some arrays, or the errors that it raises."""
     if not isinstance(rule, ShardingRule):
-        return [_apply_to_array(rule, array) for array in arrays]
+        decisions: list[Decision] = []
+        for array in arrays:
+            try:
+                decisions.append(Decision(rule.apply(array)))
+            except Exception as error:
+                decisions.append(Decision(None, error=error))
+        return decisions
     try:
         return rule._ask(RuleTree([RuleLeaf(*pair) for pair in zip(paths, arrays, strict=True)]), mesh)
     except ValueError as error:
@@ -518,14 +507,6 @@ def _collect_decisions(
     return [Decision(None, error=raised)] * len(arrays)
 
 
-def _apply_to_array(rule: Any, array: Any) -> Decision:
-    """Returns what a rule for single arrays decides for one, or the error that it raises."""
-    try:
-        return Decision(rule.apply(array))
-    except Exception as error:
-        return Decision(None, error=error)
-
-
 def _check_decision(decision: Decision, sizes: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None) -> P:
     """Returns the spec that a fallback rule gives to a plain array; raises an error if it does not fit."""
     if decision.error is not None:
@@ -534,7 +515,9 @@ def _check_decision(decision: Decision, sizes: tuple[int, ...], mapping: AxisMap
     if not isinstance(spec, P):
         raise TypeError(f"A fallback rule gives a `PartitionSpec` or None; `{rule}` gives {format_value(spec)}.")
     try:
-        return check_rule_spec(spec, sizes, decision.uneven if mapping.uneven == "error" else mapping.uneven, mesh)
+        # Rule and mapping may each ask to replicate what does not fit.
+        uneven = "replicate" if "replicate" in (decision.uneven, mapping.uneven) else "error"
+        return check_rule_spec(spec, sizes, uneven, mesh)
     except ValueError as error:
         by = decision.by or f"the fallback rule `{rule}`"
         raise ValueError(f"{by} gives {spec} for shape {sizes}: {error}") from None
@@ -560,10 +543,7 @@ def _make_rule_sharding(
 
 def _locate_error(error: ValueError, leaf_info: LeafInfo, mapping: AxisMapping) -> ValueError:
     """Returns an error about a leaf with its path; an error that a rule raises about a tree is not changed."""
-    if (
-        leaf_info.decision is not None
-        and error is leaf_info.decision.error
-        and isinstance(mapping.fallback, ShardingRule)
-    ):
+    decision = leaf_info.decision
+    if decision is not None and error is decision.error and isinstance(mapping.fallback, ShardingRule):
         return error
     return ValueError(f"{format_prefix(keystr(leaf_info.path))}{error}")

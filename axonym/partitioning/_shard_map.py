@@ -17,7 +17,7 @@ from .._jax_compat import is_tracing
 from ..named._arguments import check_callable
 from ..named._array import is_named_array
 from ..named._axis_layout import get_entry_axes, make_spec_entry
-from ..named._base import format_shape, with_array
+from ..named._base import format_shape
 from ..named._broadcasting import jit_inline
 from ..named._format import format_axes, suggest_name
 from ..named._static_result import is_array
@@ -25,7 +25,7 @@ from ..named._traceback import strip_library_frames
 from ._active_mapping import activate_mapping
 from ._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
 from ._mapping import AxisMapping, ResourceMapping, as_mapping
-from ._placement import constrain_arrays, select_axis_type
+from ._placement import constrain_arrays, rewrap_arrays, select_axis_type
 from ._resolve_spec import resolve_spec
 
 
@@ -138,7 +138,15 @@ def shard_map(
 
     @functools.wraps(fn)
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        region = _make_region(mapping, mesh, axis_names)
+        axis_mapping = as_mapping(mapping)
+        if axis_mapping is None:
+            raise strip_library_frames(
+                ValueError("`shard_map` needs a mapping; use `with axis_mapping(...)` or pass `mapping=`")
+            )
+        region_mesh = resolve_mesh(mesh, "`shard_map`")
+        # Sharding is strict, because a shard must never be taken for the full array.
+        strict_mapping = axis_mapping.merged({}, uneven="error")
+        region = _Region(strict_mapping, region_mesh, _find_manual_axes(axis_names, region_mesh))
         _check_specs(jax.tree.leaves((in_specs, out_specs)), region)
         dynamic, static = eqx.partition((args, kwargs), is_array)
         arguments, treedef = _infer_arguments(dynamic, in_specs, region)
@@ -166,17 +174,6 @@ def shard_map(
         return eqx.combine(map_shards(jitted_body, out_specs=result_specs)(placed), static_results[0])
 
     return mapped
-
-
-def _make_region(mapping: ResourceMapping | None, mesh: MeshLike | None, axis_names: Collection[str] | None) -> _Region:
-    axis_mapping = as_mapping(mapping)
-    if axis_mapping is None:
-        raise strip_library_frames(
-            ValueError("`shard_map` needs a mapping; use `with axis_mapping(...)` or pass `mapping=`")
-        )
-    region_mesh = resolve_mesh(mesh, "`shard_map`")
-    # Sharding is strict, because a shard must never be taken for the full array.
-    return _Region(axis_mapping.merged({}, uneven="error"), region_mesh, _find_manual_axes(axis_names, region_mesh))
 
 
 def _find_manual_axes(axis_names: Collection[str] | None, mesh: MeshLike) -> frozenset[str]:
@@ -239,10 +236,8 @@ def _infer_arguments(tree: Any, in_specs: Any, region: _Region) -> tuple[list[_A
         try:
             by_name = resolve_spec(node.names, tuple(node.array.shape), region.mapping, region.mesh)
         except ValueError as error:
-            remedy = (
-                "shards every mapped axis whatever `uneven` is, so leave an axis out of the mapping to replicate it"
-            )
-            raise strip_library_frames(ValueError(f"{error}; `shard_map` {remedy}")) from None
+            remedy = "whatever `uneven` is, so leave an axis out of the mapping to replicate it"
+            raise strip_library_frames(ValueError(f"{error}; `shard_map` shards every mapped axis {remedy}")) from None
         arguments.append(_Argument(node, by_name, True))
     _check_sharded_alike(arguments)
     return arguments, treedef
@@ -281,8 +276,7 @@ def _place_arguments(arguments: Sequence[_Argument], region: _Region) -> list[An
         placed = list(map(_constrain_argument, arguments, arrays, shardings))
     else:
         placed = jax.device_put(arrays, shardings)
-    pairs = zip(arguments, placed, strict=True)
-    return [with_array(argument.node, array) if is_named_array(argument.node) else array for argument, array in pairs]
+    return rewrap_arrays([argument.node for argument in arguments], placed)
 
 
 def _infer_sharding(argument: _Argument, array: Any, region: _Region, is_inside: bool) -> NamedSharding:
@@ -309,6 +303,7 @@ def _infer_out_specs(
     shapes: Any, arguments: Sequence[_Argument], out_specs: Any, region: _Region, check_vma: bool
 ) -> Any:
     """Returns the spec of each result: given, or inferred from its names."""
+    # An axis of size 1 is replicated though it is mapped, and a result has it from an argument: it is replicated too.
     region = region._replace(mapping=region.mapping.merged(dict.fromkeys(_find_unsharded_axes(arguments))))
     nodes, treedef = jax.tree.flatten(shapes, is_leaf=is_named_array)
     given_specs = _broadcast_specs(

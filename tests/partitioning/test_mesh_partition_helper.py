@@ -338,3 +338,10 @@ def test_a_helper_is_a_value(auto_mesh):
 def test_a_shape_that_is_no_tuple_is_an_error(auto_mesh):
     with pytest.raises(TypeError, match=r"^`array_shape` is a tuple of sizes, such as \(1024, 4096\), not 8\.$"):
         nym.MeshPartitionHelper(auto_mesh).create_partition_spec(8, [("data",)])
+
+
+def test_named_arrays_that_are_in_place_keep_their_names():
+    helper = nym.MeshPartitionHelper(nym.create_mesh((4, 2), ("data", "model")))
+    placed = helper.auto_shard_pytree({"weight": nym.ones({"embed": 64, "mlp": 32})})
+    assert helper.auto_shard_pytree(placed)["weight"].axes == placed["weight"].axes
+    assert helper.shard_array(placed["weight"], P("data", "model")).axes == placed["weight"].axes
