@@ -98,17 +98,19 @@ def find_best_spec(
     def rank_state(state: _State) -> Any:
         minus_parts, misplaced, ranks = states[state]
         parts, sharded = state.parts * -minus_parts, state.sharded
-        if target_parts is None:
-            has_too_few_parts, parts_rank = False, -parts
-        else:
-            has_too_few_parts = parts < target_parts
-            parts_rank = -parts if has_too_few_parts else parts
-        shards_stack = 0 in sharded and _looks_like_a_stack(shape)
+        has_too_few_parts = target_parts is not None and parts < target_parts
+        # Beyond the number of parts that suffices, fewer are better.
+        parts_rank = -parts if target_parts is None or has_too_few_parts else parts
+        # Layers may be stacked along the first dimension: the smallest, before at least two others.
+        shards_stack = 0 in sharded and len(shape) > 2 and all(shape[0] < size for size in shape[1:])
         dim_ranks = sorted(preference[dim] for dim in sharded)
         return has_too_few_parts, parts_rank, misplaced, shards_stack, -len(sharded), dim_ranks, ranks
 
-    best = min(states, key=rank_state)
-    return _make_spec(axes, states[best][2], order_or_position)
+    entries: list[tuple[str, ...]] = [()] * len(shape)
+    for (name, _), rank in zip(axes, states[min(states, key=rank_state)][2], strict=True):
+        if rank < len(shape):  # the last rank is that of mesh axes that shard nothing
+            entries[order_or_position[rank]] += (name,)
+    return P(*map(make_spec_entry, entries)) if any(entries) else P()
 
 
 def _search_states(
@@ -129,7 +131,8 @@ def _search_states(
             # Without this mesh axis:
             later_divisors = tuple([math.gcd(divisor, later_parts) for divisor in divisors])
             merit = minus_parts, misplaced + (name in wanted_dims), (*ranks, len(shape))
-            _keep_best(next_states, _State(later_divisors, sharded, parts), merit)
+            state = _State(later_divisors, sharded, parts)
+            next_states[state] = min(merit, next_states.get(state, merit))
             if max_parts is not None and parts * size > max_parts:
                 continue
             if target_parts is not None and parts >= target_parts:
@@ -141,32 +144,11 @@ def _search_states(
                 new_divisors = list(later_divisors)
                 new_divisors[dim] = math.gcd(divisors[dim] // size, later_parts)
                 is_misplaced = wanted_dims.get(name, dim) != dim
-                if is_limited:
-                    state = _State(tuple(new_divisors), sharded | {dim}, parts * size)
-                    merit = minus_parts, misplaced + is_misplaced, (*ranks, rank)
-                else:
-                    state = _State(tuple(new_divisors), sharded | {dim}, parts)
-                    merit = minus_parts * size, misplaced + is_misplaced, (*ranks, rank)
-                _keep_best(next_states, state, merit)
+                # Without a limit the choices do not depend on the parts, so they only count as a merit.
+                new_parts = parts * size if is_limited else parts
+                new_minus_parts = minus_parts if is_limited else minus_parts * size
+                state = _State(tuple(new_divisors), sharded | {dim}, new_parts)
+                merit = new_minus_parts, misplaced + is_misplaced, (*ranks, rank)
+                next_states[state] = min(merit, next_states.get(state, merit))
         states = next_states
     return states
-
-
-def _keep_best(states: dict[_State, _Merit], state: _State, merit: _Merit) -> None:
-    best = states.get(state)
-    if best is None or merit < best:
-        states[state] = merit
-
-
-def _looks_like_a_stack(shape: tuple[int, ...]) -> bool:
-    """Returns whether layers may be stacked along the first dimension: the smallest, before at least two others."""
-    return len(shape) > 2 and all(shape[0] < size for size in shape[1:])
-
-
-def _make_spec(axes: MeshAxes, ranks: tuple[int, ...], dims: tuple[int, ...]) -> P:
-    """Returns the spec that puts each mesh axis on the dimension of its rank, or nowhere if that is the last rank."""
-    entries: list[tuple[str, ...]] = [()] * len(dims)
-    for (name, _), rank in zip(axes, ranks, strict=True):
-        if rank < len(dims):
-            entries[dims[rank]] += (name,)
-    return P(*map(make_spec_entry, entries)) if any(entries) else P()

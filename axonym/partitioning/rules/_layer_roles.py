@@ -46,20 +46,14 @@ _KINDS = tuple(
             "embedding",
             r"^(wte|shared|tables?)$|^(?!patch)(\w*_)?emb(s|ed|eds|edder|edding|eddings)?(_(tokens|table|in))?$",
         ),
-        (
-            "query",
-            rf"^{_ATTENTION}(q|k|v|qk|kv|qkv|query|key|value|query_key_value){_PROJECTION}$",
-        ),
+        ("query", rf"^{_ATTENTION}(q|k|v|qk|kv|qkv|query|key|value|query_key_value){_PROJECTION}$"),
         ("query", r"^(c_attn|in_proj)$"),
         ("up", r"^(mlp_|ffn_|ff_|feed_forward_)?(gate|up|gate_up|gating)(_proj|_lin|_linear|_einsum)?$"),
         ("up", r"^(fc1|fc_in|c_fc|wi|w1|w3|lin1|linear1|linear_fc1|intermediate|dense_h_to_4h|w_?in|w_?up|w_?gate)$"),
         ("up", r"^weight_(ih|hh)$"),
         ("down", r"^(mlp_|ffn_|ff_|feed_forward_)?down(_proj|_lin|_linear)?$"),
         ("down", r"^(fc2|fc_out|w2|lin2|linear2|linear_fc2|dense_4h_to_h|w_?out|w_?down)$"),
-        (
-            "out",
-            rf"^(mlp_)?{_ATTENTION}(o|out|output){_PROJECTION}$",
-        ),
+        ("out", rf"^(mlp_)?{_ATTENTION}(o|out|output){_PROJECTION}$"),
         ("out", r"^(c_)?(proj|projection)$|^attn_vec_einsum$"),
     )
 )
@@ -115,7 +109,7 @@ def _parse_layer_name(path: tuple[Any, ...]) -> LayerName:
     words = tuple(re.split(r"[./]", keystr(path, simple=True, separator="/").lower())) if path else ("",)
     while len(words) > 1 and words[-1] in _WRAPPERS and words[-2] in _ARRAYS:
         words = words[:-1]
-    leaf = words[len(words) - 1]
+    leaf = words[-1]
     names = [name for word in words[:-1] if (name := _INDEX.sub("", word))]
     has_usual_leaf = leaf in _ARRAYS
     if has_usual_leaf or leaf.isdecimal():
@@ -141,9 +135,7 @@ def is_scanned(name: LayerName) -> bool:
     return any(_SCANNED.search(word) and not _INDEX.search(after) for word, after in pairs)
 
 
-def _find_kinds_by_neighbours(
-    arrays: list[tuple[LayerName, tuple[int, ...]]],
-) -> list[tuple[LayerName, tuple[int, ...]]]:
+def _find_kinds_by_neighbours(arrays: list[tuple[LayerName, Shape]]) -> list[tuple[LayerName, Shape]]:
     """Returns the arrays of a tree with the kinds that follow from their neighbours: routers, and pairs of LoRA."""
     ranks = {name.path: len(shape) for name, shape in arrays}
     mixtures = {
@@ -303,6 +295,7 @@ class _Layers:
             return
         is_input_first = self._infer_input_first(name, shape)
         if is_input_first is not None:
+            # Arrays of one name vote together: a tree may have `kernel` and `weight`, stored differently.
             leaf = name.leaf if name.leaf in MATRICES else ""
             for prefix in _get_prefixes(name):
                 self._votes[*prefix, leaf] += 1 if is_input_first else -1
@@ -418,7 +411,8 @@ class _Layers:
             return None
         return (width == first) == (name.kind not in ("out", "down"))
 
-    def _get_bias(self, name: LayerName) -> tuple[int, ...] | None:
+    def _get_bias(self, name: LayerName) -> Shape | None:
+        """Returns the shape of the bias of a layer, None if it has none."""
         return next((self._shapes[path] for path in _get_bias_paths(name) if path in self._shapes), None)
 
     def _is_filter(self, name: LayerName, shape: Shape) -> bool:

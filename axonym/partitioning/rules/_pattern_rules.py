@@ -44,11 +44,6 @@ def _matches_path(pattern: re.Pattern[str], path: tuple[Any, ...]) -> bool:
     return any(map(pattern.search, _format_places(path)))
 
 
-def _find_shardable_places(leaves: Iterable[RuleLeaf]) -> list[str]:
-    """Returns the places of the arrays with more than one element, which a spec could shard."""
-    return [_format_places(leaf.path)[0] for leaf in leaves if math.prod(leaf.shape or ()) > 1]
-
-
 def _format_names(names: Sequence[str]) -> str:
     """Returns the first few names in words, and the number of others."""
     surplus_text = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
@@ -57,6 +52,7 @@ def _format_names(names: Sequence[str]) -> str:
 
 def _find_similar_places(pattern: str, places: Iterable[str]) -> list[str]:
     """Returns the places most similar to a pattern, comparing it to parts with as many keys."""
+    # What a pattern would look like in a path: without the special characters of regular expressions.
     plain = re.sub(r"\\.|[][^$()?*+|{}]", "", pattern).strip("/.")
     keys = plain.count("/") + 1
     similarities: dict[str, float] = {}
@@ -184,11 +180,12 @@ class PathShardingRule(PatternRule):
         strict: bool = False,
         uneven: Uneven = "error",
     ) -> None:
+        check_mesh(mesh)
         compiled_patterns = tuple((_compile_pattern(pattern), spec) for pattern, spec in _parse_patterns(patterns))
         for pattern, spec in compiled_patterns:
-            _check_pattern_spec(spec, f"the pattern {pattern.pattern!r}", check_mesh(mesh))
+            _check_pattern_spec(spec, f"the pattern {pattern.pattern!r}", mesh)
         check_flag("`strict`", strict)
-        self._set_options(patterns=compiled_patterns, mesh=check_mesh(mesh), strict=strict, uneven=check_uneven(uneven))
+        self._set_options(patterns=compiled_patterns, mesh=mesh, strict=strict, uneven=check_uneven(uneven))
 
     def _find_match(self, leaf: RuleLeaf) -> tuple[str, P] | None:
         for pattern, spec in self.patterns:
@@ -198,8 +195,12 @@ class PathShardingRule(PatternRule):
 
     def _check_leaves(self, leaves: Sequence[RuleLeaf], decisions: Sequence[Decision]) -> None:
         """Checks that there is a decision for each array of more than one element, if the rule is strict."""
-        unmatched = [leaf for leaf, decision in zip(leaves, decisions, strict=True) if not decision.is_final]
-        if self.strict and (places := _find_shardable_places(unmatched)):
+        places = [
+            _format_places(leaf.path)[0]
+            for leaf, decision in zip(leaves, decisions, strict=True)
+            if not decision.is_final and math.prod(leaf.shape or ()) > 1
+        ]
+        if self.strict and places:
             raise strip_library_frames(
                 ValueError(
                     f"no pattern of the strict `{type(self).__name__}` matches {_format_names(places)}; add patterns "
@@ -303,11 +304,12 @@ class ShapeBasedShardingRule(PatternRule):
                 f"not {format_value(shape_patterns)}."
             )
         checked = tuple((_check_shape_pattern(pattern), spec) for pattern, spec in shape_patterns.items())
+        check_mesh(mesh)
         for pattern, spec in checked:
-            _check_pattern_spec(spec, f"the pattern {pattern}", check_mesh(mesh), len(pattern))
+            _check_pattern_spec(spec, f"the pattern {pattern}", mesh, len(pattern))
         # Rules are equal if they differ only in the order of patterns of different rank or number of None.
         ordered = sorted(checked, key=lambda pair: (len(pair[0]), pair[0].count(None)))
-        self._set_options(mesh=check_mesh(mesh), uneven=check_uneven(uneven), _given=checked, _ordered=tuple(ordered))
+        self._set_options(mesh=mesh, uneven=check_uneven(uneven), _given=checked, _ordered=tuple(ordered))
 
     @property
     def shape_patterns(self) -> dict[ShapePattern, P]:
@@ -315,8 +317,9 @@ class ShapeBasedShardingRule(PatternRule):
         return dict(self._given)
 
     def _find_match(self, leaf: RuleLeaf) -> tuple[str, P] | None:
+        shape = leaf.shape or ()
         for pattern, spec in self._ordered:
-            if _matches_shape(pattern, leaf.shape or ()):
+            if len(pattern) == len(shape) and all(map(lambda wanted, size: wanted in (None, size), pattern, shape)):
                 return str(pattern), spec
         return None
 
@@ -325,12 +328,6 @@ class ShapeBasedShardingRule(PatternRule):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.shape_patterns}{self._format_options()})"
-
-
-def _matches_shape(pattern: ShapePattern, shape: tuple[int, ...]) -> bool:
-    if len(pattern) != len(shape):
-        return False
-    return all(expected in (None, size) for expected, size in zip(pattern, shape, strict=True))
 
 
 def _check_shape_pattern(pattern: Any) -> ShapePattern:

@@ -227,6 +227,7 @@ def _place_roles(layout: Layout, axes: MeshAxes, by_role: dict[str, tuple[str, .
         tensor, fsdp = fsdp, tensor
     elif layout.role == "router":
         tensor = fsdp
+    # All tokens are looked up in each part of the vocabulary, so the width of a table gets the more parts.
     parts = {role: math.prod(dict(axes)[name] for name in names) for role, names in by_role.items()}
     if layout.role == "embedding" and fsdp < tensor and parts["tensor"] < parts["fsdp"] * parts["expert"]:
         tensor, fsdp = fsdp, tensor

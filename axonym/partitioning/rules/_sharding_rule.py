@@ -49,7 +49,11 @@ class HasMesh:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the options; of a mesh with devices their ids, as devices belong to one process."""
-        return functools.partial(_unpickle, type(self), **self._get_options()), (_pickle_mesh(self.mesh),)
+        mesh = self.mesh
+        if isinstance(mesh, Mesh):
+            ids = tuple((device.platform, device.id) for device in mesh.devices.flat)
+            mesh = mesh.devices.shape, mesh.axis_names, mesh.axis_types, ids
+        return functools.partial(_unpickle, type(self), **self._get_options()), (mesh,)
 
     def _get_options(self) -> dict[str, Any]:
         """Returns the arguments that make the object, except the mesh."""
@@ -73,7 +77,7 @@ class HasMesh:
             )
         call_mesh = get_abstract_mesh() if mesh is None else mesh
         if call_mesh is not None and AxisType.Manual in call_mesh.axis_types and call_mesh.shape == rule_mesh.shape:
-            return call_mesh
+            return call_mesh  # which knows the Manual mesh axes, over which nothing can be sharded
         return rule_mesh
 
     def _set_options(self, **options: Any) -> Self:
@@ -83,21 +87,11 @@ class HasMesh:
         return self
 
 
-def _pickle_mesh(mesh: MeshLike | None) -> Any:
-    """Returns the arguments from which `_rebuild_mesh` makes the mesh in another process."""
-    if not isinstance(mesh, Mesh):
-        return mesh
-    ids = tuple((device.platform, device.id) for device in mesh.devices.flat)
-    return mesh.devices.shape, mesh.axis_names, mesh.axis_types, ids
-
-
 def _unpickle(cls: type, mesh: Any, **options: Any) -> Any:
-    """Returns the pickled object, with the devices of the same ids."""
-    return cls(mesh=_rebuild_mesh(*mesh) if isinstance(mesh, tuple) else mesh, **options)
-
-
-def _rebuild_mesh(sizes: Any, names: Any, types: Any, ids: tuple[tuple[str, int], ...]) -> Mesh:
-    """Returns a mesh of the devices with these ids; raises a ValueError if there is no such device."""
+    """Returns the pickled object, with the devices of the same ids; raises a ValueError if there is no such device."""
+    if not isinstance(mesh, tuple):  # abstract, or None
+        return cls(mesh=mesh, **options)
+    sizes, names, types, ids = mesh
     devices_by_id: dict[tuple[str, int], Any] = {}
     for platform in sorted({platform for platform, _ in ids}):
         with contextlib.suppress(RuntimeError):  # this machine has no such platform
@@ -110,9 +104,8 @@ def _rebuild_mesh(sizes: Any, names: Any, types: Any, ids: tuple[tuple[str, int]
                     "a rule without a mesh, or with an abstract one"
                 )
             )
-    devices = np.empty(math.prod(sizes), object)
-    devices[:] = [devices_by_id[device_id] for device_id in ids]
-    return Mesh(devices.reshape(sizes), names, axis_types=types)
+    devices = np.array([devices_by_id[device_id] for device_id in ids], object).reshape(sizes)
+    return cls(mesh=Mesh(devices, names, axis_types=types), **options)
 
 
 def parse_axis_names(names: Any, argument: str) -> tuple[str, ...]:
@@ -230,6 +223,7 @@ def _make_path_tree(leaves: Sequence[RuleLeaf], depth: int = 0) -> Any:
     keys: list[Any] = []
     groups: list[list[RuleLeaf]] = []
     for leaf in leaves:
+        # Two leaves may have one path, as the keys of a user's pytree need not differ: they stay two.
         key, is_last = leaf.path[depth], len(leaf.path) == depth + 1
         if not groups or is_last or keys[-1] != key:
             keys.append(key)
@@ -301,7 +295,10 @@ class ShardingRule(ABC):
         `CompositeShardingRule` calls this, and asks its next rule where the answer is None. By default these are the
         leaves with an empty spec. Override this in a rule that has reasons to replicate an array.
         """
-        return jax.tree.map(lambda spec: None if is_empty_spec(spec) else spec, self.apply(pytree), is_leaf=_is_spec)
+        specs = self.apply(pytree)
+        return jax.tree.map(
+            lambda spec: None if is_empty_spec(spec) else spec, specs, is_leaf=lambda x: x is None or isinstance(x, P)
+        )
 
     def _ask(self, tree: RuleTree, mesh: MeshLike | None, in_composite: bool = False) -> list[Decision]:
         """Returns the decision for each leaf of a tree on the mesh of the call, which may be None.
@@ -325,10 +322,6 @@ class ShardingRule(ABC):
 def make_default_decision(rule: ShardingRule) -> Decision:
     """Returns the decision for a leaf about which a rule decides nothing: it is replicated unless others decide."""
     return Decision(P(), f"the rule `{type(rule).__name__}` has no spec for it", is_final=False)
-
-
-def _is_spec(x: Any) -> bool:
-    return x is None or isinstance(x, P)
 
 
 def is_empty_spec(spec: Any) -> bool:
@@ -421,19 +414,15 @@ def _check_decision(decision: Decision, leaf: RuleLeaf, mesh: MeshLike | None) -
 
 def explain_decisions(rule: ShardingRule, pytree: Any, mesh: MeshLike) -> list[Decision]:
     """Returns the decision for each leaf of a tree on a mesh, with what decides and uneven dimensions replicated."""
-    tree, name = RuleTree.from_tree(pytree), f"the rule `{type(rule).__name__}`"
-    pairs = zip(rule._ask(tree, mesh), tree.leaves, strict=True)
-    return [_replicate_uneven(decision, leaf.shape, mesh)._replace(by=decision.by or name) for decision, leaf in pairs]
-
-
-def _replicate_uneven(decision: Decision, shape: tuple[int, ...] | None, mesh: MeshLike) -> Decision:
-    """Returns a decision whose spec replicates uneven dimensions, if the rule asks for it."""
-    if decision.uneven == "error" or shape is None or not isinstance(decision.spec, P):
-        return decision
-    try:
-        return decision._replace(spec=check_rule_spec(decision.spec, shape, decision.uneven, mesh))
-    except ValueError:  # other problems are for the caller to report
-        return decision
+    tree = RuleTree.from_tree(pytree)
+    decisions: list[Decision] = []
+    for decision, leaf in zip(rule._ask(tree, mesh), tree.leaves, strict=True):
+        spec = decision.spec
+        if decision.uneven == "replicate" and leaf.shape is not None and isinstance(spec, P):
+            with contextlib.suppress(ValueError):  # other problems are for the caller to report
+                spec = check_rule_spec(spec, leaf.shape, "replicate", mesh)
+        decisions.append(decision._replace(spec=spec, by=decision.by or f"the rule `{type(rule).__name__}`"))
+    return decisions
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -489,6 +478,7 @@ class CompositeShardingRule(BuiltInRule):
             for position, decision in enumerate(rule_decisions):
                 if decision.is_final and not decisions[position].is_final:
                     decisions[position] = decision
+            # A later rule that limits the memory of the whole tree counts what is decided.
             leaves = [
                 leaf._replace(spec=decision.spec) if decision.is_final else leaf
                 for leaf, decision in zip(leaves, decisions, strict=True)
@@ -506,7 +496,7 @@ class CompositeShardingRule(BuiltInRule):
 
 def _ask_rule(rule: ShardingRule, tree: RuleTree, mesh: MeshLike | None) -> list[Decision]:
     """Returns what one of several rules decides for each leaf of a tree; errors name the rule."""
-    if isinstance(rule, CompositeShardingRule):
+    if isinstance(rule, CompositeShardingRule):  # its decisions and errors name the rules in it
         return rule._ask(tree, mesh, in_composite=True)
     name = f"`{type(rule).__name__}`"
     try:

@@ -184,6 +184,7 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
             if excess <= 0 or not array.saved:
                 break
             if array.saved > excess:
+                # Each shard may have what the others leave of the limit; this many parts, rounded up, are as small.
                 target_parts = -(-array.bytes // (array.bytes - excess))
                 spec = find_best_spec(array.shape, axes, target_parts=target_parts)
                 array = _ShardedArray.make(array.array, spec, dict(axes))
