@@ -1,7 +1,6 @@
 """Which arguments of a compiled function are donated, by position, by name and by leaf, and warnings of donation."""
 
 import contextlib
-import functools
 import operator
 import warnings
 from collections.abc import Mapping, Sequence
@@ -30,8 +29,12 @@ class Donation:
     """
 
     def __init__(self, signature: Signature, by_position: Any, by_name: Mapping[str, Any] | None) -> None:
-        self._by_position, self._signature = _as_flags(by_position), signature
-        positional, named = signature.positional, signature.named
+        self._signature, positional, named = signature, signature.positional, signature.named
+        if by_position is None:
+            by_position = ()
+        elif not isinstance(by_position, Sequence) or isinstance(by_position, str):
+            by_position = (by_position,)  # of a single argument
+        self._by_position = tuple(by_position)
         if by_name is not None and not isinstance(by_name, Mapping):
             raise strip_library_frames(
                 TypeError(f"`donate_kwargs` is a mapping from names to booleans, not {by_name!r}.")
@@ -68,13 +71,17 @@ class Donation:
         flags = [False] * len(leaves)
         if self._is_empty:
             return tuple(flags)
+
+        def set_flags(flag: Any, positions: Any) -> None:
+            for position in jax.tree.leaves(positions):
+                flags[position] = bool(flag(leaves[position]) if callable(flag) else flag)
+
         args, kwargs = fill_tree(treedef)
         for number, (name, arg) in enumerate(self._signature.name_arguments(args, kwargs)):
             by_position = number < min(len(args), len(self._by_position))
             spec = self._by_position[number] if by_position else self._by_name.get(name, False)
             if isinstance(spec, bool | np.bool_) and spec and isinstance(arg, int):
                 self._warn_of_static(name, leaves[arg])
-            set_flags = functools.partial(_set_flags, leaves=leaves, flags=flags)
             try:
                 jax.tree.map(set_flags, spec, arg, is_leaf=lambda x: x is None)
             except ValueError as error:
@@ -93,18 +100,6 @@ class Donation:
                 RuntimeWarning,
                 stacklevel=find_stacklevel(),
             )
-
-
-def _set_flags(flag: Any, part: Any, leaves: Sequence[Any], flags: list[bool]) -> None:
-    for position in jax.tree.leaves(part):
-        flags[position] = bool(flag(leaves[position]) if callable(flag) else flag)
-
-
-def _as_flags(by_position: Any) -> tuple[Any, ...]:
-    if by_position is None:
-        return ()
-    several = isinstance(by_position, Sequence) and not isinstance(by_position, str)
-    return tuple(by_position) if several else (by_position,)
 
 
 def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, signature: Signature, name: str) -> None:

@@ -205,7 +205,7 @@ class NamedJit(Generic[Args, R]):
         def traced(donated: Any, kept: Any, static: StaticArgs) -> Any:
             return self._trace(donated, kept, static)
 
-        self._called = threading.local()
+        self._called = threading.local()  # the static argument of the call that JAX may be about to trace
         set_argument_names(traced, self._name_arrays, fn)
         self._name = traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
         self._traces = Traces(self._name, self._signature, retrace_warning)
@@ -215,7 +215,7 @@ class NamedJit(Generic[Args, R]):
         """Calls the function, compiled for these arguments; returns before the result is ready."""
         split = self._split(args, kwargs)
         traces = self._traces.count
-        try:
+        try:  # `_run_stage`, written out to save a call in Python
             result = self._jitted(*split)
         except Exception as error:
             hide_library_frames(error)
@@ -223,7 +223,7 @@ class NamedJit(Generic[Args, R]):
             if argument_error is not None:
                 raise argument_error from None
             raise
-        if split[0] and self._traces.count != traces:
+        if split[0] and self._traces.count != traces:  # once for each trace: later calls donate the same
             warn_unused_donation(split[0], split[2], self._signature, self._name)
         return unpack_result(result) if type(result) is ResultWithStatic else result
 
@@ -360,6 +360,7 @@ class NamedJit(Generic[Args, R]):
         argument_error = find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
         if argument_error is None:
             argument_error = find_ambiguity_error(error, self._name, described, leaves)
+        # JAX's own frames are hidden already; the error takes the place of JAX's, at the user's line that led to it.
         return None if argument_error is None else argument_error.with_traceback(error.__traceback__ or find_caller())
 
     def _find_sharding_error(
@@ -489,10 +490,6 @@ def named_jit(
         else:
             remedy = suggest_name(option, options) or f"; it takes {', '.join(options)}."
         raise strip_library_frames(TypeError(f"`named_jit` has no option `{option}`{remedy}"))
-    if fn is not None and not callable(fn):
-        raise strip_library_frames(
-            TypeError(f"`named_jit` compiles a function, not {format_value(fn)}; give a mapping as `axis_resources=`.")
-        )
     check_flag("`retrace_warning`", retrace_warning)
     compiler_options = jit_options.get("compiler_options")
     if compiler_options is not None and not isinstance(compiler_options, Mapping):
@@ -501,23 +498,22 @@ def named_jit(
                 f"`compiler_options` is a mapping from options of XLA to values, not {format_value(compiler_options)}."
             )
         )
-    if fn is None:
-        return functools.partial(
-            named_jit,
-            axis_resources=axis_resources,
-            in_axis_resources=in_axis_resources,
-            out_axis_resources=out_axis_resources,
-            donate_args=donate_args,
-            donate_kwargs=donate_kwargs,
-            retrace_warning=retrace_warning,
-            **jit_options,
+
+    def compile_function(fn: Any) -> NamedJit[..., Any]:
+        if not callable(fn):
+            raise strip_library_frames(
+                TypeError(
+                    f"`named_jit` compiles a function, not {format_value(fn)}; give a mapping as `axis_resources=`."
+                )
+            )
+        return NamedJit(
+            fn,
+            None if axis_resources is None else as_mapping(axis_resources),
+            None if in_axis_resources is None else Mappings(in_axis_resources),
+            None if out_axis_resources is None else Mappings(out_axis_resources),
+            (donate_args, donate_kwargs),
+            retrace_warning,
+            jit_options,
         )
-    return NamedJit(
-        fn,
-        None if axis_resources is None else as_mapping(axis_resources),
-        None if in_axis_resources is None else Mappings(in_axis_resources),
-        None if out_axis_resources is None else Mappings(out_axis_resources),
-        (donate_args, donate_kwargs),
-        retrace_warning,
-        jit_options,
-    )
+
+    return compile_function if fn is None else compile_function(fn)

@@ -90,6 +90,7 @@ class Traces:
         if self._warns_of_numbers and len(alike) >= _WARNING_VALUES - 1:
             self._warns_of_numbers = False
             text = self._describe_numbers([*alike, last.static])
+        # Numbers are warned of once, so traces that differ by them alone cause no warning of their count.
         elif self._warns_of_count and len(recent) >= _WARNING_TRACES and (self._warns_of_numbers or not alike):
             self._warns_of_count = False
             text = f"{self.explain_last()}; each trace is compiled anew"
