@@ -173,7 +173,11 @@ def resolve_axes(
     """Checks the axes of a mesh over so many devices and infers a size of -1; `subset` suggests using fewer devices."""
     sizes, names = as_sizes(axis_dims, "axis_dims"), as_names(axis_names, "axis_names")
     if sizes and names == DEFAULT_NAMES and len(sizes) != len(names):
-        raise _make_default_names_error(sizes)
+        new_names = ", ".join(('"data"', '"model"', "...")[: len(sizes)]) + ("," if len(sizes) == 1 else "")
+        raise ValueError(
+            f"`axis_dims` {sizes} and the default `axis_names` {DEFAULT_NAMES} have {len(sizes)} and "
+            f"{len(DEFAULT_NAMES)} entries; give names too, as in `create_mesh({sizes}, ({new_names}))`"
+        )
     problem = _find_axes_problem(sizes, names, devices)
     alternative = ""
     if not problem and not can_fill(sizes, devices):
@@ -181,16 +185,12 @@ def resolve_axes(
         if min(sizes) > 0 and prod(sizes) < devices:
             alternative = f", or {subset.format(prod(sizes))}"
     if problem:
-        raise ValueError(f"{problem}; the nearest fit is {_format_nearest_mesh(sizes, names, devices)}{alternative}")
+        # Names and sizes are added where they are missing.
+        new_names = _make_names_distinct(names or ("data",))
+        padded = (*sizes, *(-1 for _ in new_names))[: len(new_names)]
+        nearest = format_mesh_shape(new_names, find_nearest_sizes(padded, devices))
+        raise ValueError(f"{problem}; the nearest fit is {nearest}{alternative}")
     return names, fill_wildcard(sizes, devices)
-
-
-def _make_default_names_error(sizes: Sequence[int]) -> ValueError:
-    names = ", ".join(('"data"', '"model"', "...")[: len(sizes)]) + ("," if len(sizes) == 1 else "")
-    return ValueError(
-        f"`axis_dims` {tuple(sizes)} and the default `axis_names` {DEFAULT_NAMES} have {len(sizes)} and "
-        f"{len(DEFAULT_NAMES)} entries; give names too, as in `create_mesh({tuple(sizes)}, ({names}))`"
-    )
 
 
 def _find_axes_problem(sizes: Sequence[int], names: Sequence[str], devices: int) -> str | None:
@@ -228,13 +228,6 @@ def _find_sizes_problem(sizes: Sequence[int], names: Sequence[str], devices: int
 
 def _format_device_count(number: int) -> str:
     return f"{number} device{'' if number == 1 else 's'}"
-
-
-def _format_nearest_mesh(sizes: Sequence[int], names: Sequence[str], devices: int) -> str:
-    """Writes the nearest mesh that fits, with names and sizes added where they are missing."""
-    names = _make_names_distinct(names or ("data",))
-    padded = (*sizes, *(-1 for _ in names))[: len(names)]
-    return format_mesh_shape(names, find_nearest_sizes(padded, devices))
 
 
 def _make_names_distinct(names: Sequence[str]) -> tuple[str, ...]:

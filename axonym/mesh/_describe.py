@@ -88,37 +88,22 @@ class DeviceGrid:
     cells: np.ndarray
 
 
-def _describe_devices(mesh: Mesh) -> tuple[MeshDevice, ...]:
-    return tuple(
-        MeshDevice(
-            device.id,
-            device.process_index,
-            getattr(device, "slice_index", None) or 0,
-            device.platform,
-            device.device_kind,
-            tuple(map(int, place)),
-        )
-        for place, device in np.ndenumerate(mesh.devices)
-    )
-
-
-def _describe_axes(mesh: Mesh | AbstractMesh, devices: Sequence[MeshDevice]) -> tuple[MeshAxis, ...]:
-    """Returns the axes of a mesh, with what they cross if it has devices."""
+def _describe_axes(mesh: Mesh | AbstractMesh, devices: Sequence[MeshDevice]) -> Iterator[MeshAxis]:
+    """Yields the axes of a mesh, with what they cross if it has devices."""
     sizes = tuple(mesh.shape.values())
     all_slices = len({device.slice for device in devices})
-    axes = []
     for axis, (name, size) in enumerate(mesh.shape.items()):
-        processes = _count_along_axis([device.process for device in devices], sizes, axis)
-        slices = _count_along_axis([device.slice for device in devices], sizes, axis)
-        reach = _format_reach(size, processes, slices, all_slices) if devices else ""
-        axes.append(MeshAxis(str(name), size, mesh.axis_types[axis], max(processes), max(slices), reach))
-    return tuple(axes)
+        processes = slices = 0, 0
+        reach = ""
+        if devices:
+            processes = _count_along_axis([device.process for device in devices], sizes, axis)
+            slices = _count_along_axis([device.slice for device in devices], sizes, axis)
+            reach = _format_reach(size, processes, slices, all_slices)
+        yield MeshAxis(str(name), size, mesh.axis_types[axis], max(processes), max(slices), reach)
 
 
 def _count_along_axis(indices: Sequence[int], sizes: tuple[int, ...], axis: int) -> tuple[int, int]:
     """Returns how many different indices there are along an axis, at least and at most."""
-    if not indices:
-        return (0, 0)
     lines = np.sort(np.moveaxis(np.reshape(indices, sizes), axis, -1), axis=-1)
     different = 1 + (np.diff(lines, axis=-1) != 0).sum(axis=-1)
     return int(different.min()), int(different.max())
@@ -160,7 +145,7 @@ def _split_into_grids(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice]) -
     outer = long_axes[:-2]
     rows, columns = [1, 1, *(axes[i].size for i in long_axes)][-2:]
     cells = np.empty(prod(axis.size for axis in axes), dtype=object)
-    cells[: len(devices)] = devices
+    cells[: len(devices)] = devices  # all of them None if the mesh is abstract
     places = np.ndindex(tuple(axes[i].size for i in outer))
     for place, grid in zip(places, cells.reshape((-1, rows, columns)), strict=True):
         names = [escape_unprintable(axes[i].name) for i in outer]
@@ -555,8 +540,15 @@ def describe_mesh(mesh: Mesh | AbstractMesh | None = None) -> MeshDescription:
         )
     if described_mesh.empty:
         raise ValueError("`describe_mesh` has no mesh to describe; pass one, or set one with `set_mesh(mesh)`")
-    devices = _describe_devices(described_mesh) if isinstance(described_mesh, Mesh) else ()
-    return MeshDescription(_describe_axes(described_mesh, devices), devices)
+    devices: list[MeshDevice] = []
+    if isinstance(described_mesh, Mesh):
+        for place, device in np.ndenumerate(described_mesh.devices):
+            slice_index = getattr(device, "slice_index", None) or 0  # only some platforms have slices
+            index = tuple(map(int, place))
+            devices.append(
+                MeshDevice(device.id, device.process_index, slice_index, device.platform, device.device_kind, index)
+            )
+    return MeshDescription(tuple(_describe_axes(described_mesh, devices)), tuple(devices))
 
 
 def _format_grids(axes: tuple[MeshAxis, ...], devices: tuple[MeshDevice, ...]) -> Iterator[str]:
