@@ -5,13 +5,13 @@ import inspect
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import jax
 from jax.sharding import AxisType, NamedSharding
 
 from ..named._axis import Names
-from ..named._axis_layout import get_entry_axes
+from ..named._axis_layout import get_axes_of_type, get_entry_axes
 from ..named._base import is_traced
 from ..named._cache import cached_plan, shared_object
 from ..named._format import format_value
@@ -46,25 +46,23 @@ class ActiveMapping(tuple[object]):
         return active
 
     def constrain(self, array: Any, names: Names) -> Any:
-        if not is_traced(array):
+        if not is_traced(array):  # scopes name operations in compiled programs only
             return shard_array(array, names, self.mapping)
         with jax.named_scope(format_scope("shard", names)):
             return shard_array(array, names, self.mapping)
 
     def gather(self, array: Any, names: Names) -> Any:
         mesh = None if self.stored is None or self.stored == self.mapping else get_abstract_mesh()
-        if mesh is None:
+        if self.stored is None or mesh is None:
             return self.constrain(array, names)
         with jax.named_scope(format_scope("gather", names)):
-            return self._gather_stored(array, names, mesh)
-
-    def _gather_stored(self, array: Any, names: Names, mesh: MeshLike) -> Any:
-        if AxisType.Auto in mesh.axis_types:
-            # Both constraints are needed on an Auto mesh: the first one makes each layer gather its own slice, and the
-            # gradient, constrained by both in turn, is reduced to shards only. Explicit meshes have this in types.
-            with contextlib.suppress(ValueError):  # a slice of a parameter need not be divisible where the parameter is
-                array = shard_array(array, names, cast(AxisMapping, self.stored))
-        return shard_array(array, names, self.mapping)
+            if AxisType.Auto in mesh.axis_types:
+                # Both constraints are needed on an Auto mesh: the first one makes each layer gather its own slice, and
+                # the gradient, constrained by both in turn, is reduced to shards only. Explicit meshes have this in
+                # types. A slice of a parameter need not be divisible where the parameter is.
+                with contextlib.suppress(ValueError):
+                    array = shard_array(array, names, self.stored)
+            return shard_array(array, names, self.mapping)
 
     def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
         mesh = get_abstract_mesh()
@@ -94,8 +92,8 @@ def _find_mapping_key(mapping: AxisMapping, stored: AxisMapping | None) -> _Mapp
 def _find_auto_axes(name: str, size: int, mapping: AxisMapping, mesh: MeshLike) -> tuple[str, ...]:
     """Returns the Auto mesh axes over which an axis is sharded; JAX infers Explicit ones by itself."""
     (entry,) = resolve_spec((name,), (size,), mapping, mesh)
-    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    return tuple(axis for axis in get_entry_axes(entry) if types[axis] == AxisType.Auto)
+    auto_axes = get_axes_of_type(mesh, AxisType.Auto)
+    return tuple(axis for axis in get_entry_axes(entry) if axis in auto_axes)
 
 
 class _ActiveManagers(threading.local):
@@ -159,7 +157,20 @@ class axis_mapping(contextlib.ContextDecorator):
 
     def __call__(self, func: F) -> F:
         """Returns a function that runs with the mapping active."""
-        _check_runs_when_called(func)
+        kinds = (
+            (inspect.isgeneratorfunction, "generator", "`yield`"),
+            (inspect.iscoroutinefunction, "async", "`await`"),
+            (inspect.isasyncgenfunction, "async generator", "`await` or `yield`"),
+        )
+        for is_kind, kind, word in kinds:
+            if is_kind(func):
+                raise strip_library_frames(
+                    TypeError(
+                        f"`axis_mapping(...)` cannot decorate `{getattr(func, '__name__', func)}`: the body of {kind} "
+                        "functions runs after the call, when the mapping is not active; use `with axis_mapping(...):` "
+                        f"inside, around code without {word}."
+                    )
+                )
         return super().__call__(func)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -185,24 +196,6 @@ class axis_mapping(contextlib.ContextDecorator):
         traceback: TracebackType | None,
     ) -> None:
         self._active.managers.pop().__exit__(kind, error, traceback)
-
-
-def _check_runs_when_called(fn: Callable[..., Any]) -> None:
-    """Raises a TypeError for a function whose body runs after the call, when the mapping is no longer active."""
-    kinds = (
-        (inspect.isgeneratorfunction, "generator", "`yield`"),
-        (inspect.iscoroutinefunction, "async", "`await`"),
-        (inspect.isasyncgenfunction, "async generator", "`await` or `yield`"),
-    )
-    for is_kind, kind, word in kinds:
-        if is_kind(fn):
-            raise strip_library_frames(
-                TypeError(
-                    f"`axis_mapping(...)` cannot decorate `{getattr(fn, '__name__', fn)}`: the body of {kind} "
-                    "functions runs after the call, when the mapping is not active; use `with axis_mapping(...):` "
-                    f"inside, around code without {word}."
-                )
-            )
 
 
 def activate_mapping(mapping: AxisMapping, stored: AxisMapping | None = None) -> Any:

@@ -23,6 +23,7 @@ def get_active_mesh() -> MeshLike | None:
     mesh = get_abstract_mesh()
     if mesh is None or is_tracing():
         return mesh
+    # `jax.sharding.use_abstract_mesh` leaves a mesh with devices in place, which is another one than the active mesh.
     concrete = jax.sharding.get_mesh()
     return concrete if concrete.abstract_mesh == mesh else mesh
 

@@ -23,8 +23,6 @@ from .jit._named_jit import NamedJit, named_jit
 Args = ParamSpec("Args")
 R = TypeVar("R")
 
-_TWO_MAPPINGS = "`fsdp` takes two mappings: one for parameters, and one for computing."
-
 
 @overload
 def fsdp(
@@ -71,14 +69,13 @@ def fsdp(fn: Any = None, parameter_mapping: Any = None, compute_mapping: Any = N
         ...     step(nym.ones({"pixel": 3, "embed": 8}), nym.ones({"batch": 8, "pixel": 3})).sharding.spec
         P(None, 'data')
     """
-    if fn is not None and not callable(fn):  # the mappings alone, the first of them by position
-        mappings = [mapping for mapping in (fn, parameter_mapping, compute_mapping) if mapping is not None]
-        if len(mappings) != 2:
-            raise TypeError(_TWO_MAPPINGS)
+    mappings = [parameter_mapping, compute_mapping]
+    if not callable(fn):  # a decorator gets the mappings alone, the first of them perhaps by position
+        mappings = [mapping for mapping in (fn, *mappings) if mapping is not None]
         fn = None
-        parameter_mapping, compute_mapping = mappings
-    if parameter_mapping is None or compute_mapping is None:
-        raise TypeError(_TWO_MAPPINGS)
+    if len(mappings) != 2 or None in mappings:
+        raise TypeError("`fsdp` takes two mappings: one for parameters, and one for computing.")
+    parameter_mapping, compute_mapping = mappings
     options.setdefault("in_axis_resources", parameter_mapping)
     options.setdefault("out_axis_resources", parameter_mapping)
     return named_jit(fn, compute_mapping, **options)

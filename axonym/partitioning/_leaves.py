@@ -6,6 +6,7 @@ Descriptions depend on the structure alone, so a compiled function makes them on
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -19,10 +20,9 @@ from ..named._array import NamedArray
 from ..named._axis import Names
 from ..named._cache import cached_plan
 from ..named._field import HasLeadingAxes, get_declared_axes
-from ..named._format import format_value
 from ..named._numpy_input import is_jax_dtype
 from ._active_mesh import MeshLike
-from ._mapping import AxisMapping, ResourceMapping, as_mapping
+from ._mapping import AxisMapping, ResourceMapping
 
 
 T = TypeVar("T")
@@ -67,12 +67,9 @@ class ShardedBy(Generic[T]):
 
 def require_complete_mapping(mapping: Any) -> AxisMapping:
     """Returns the given mapping; raises a TypeError if it is None, or not a mapping."""
-    complete_mapping = None if mapping is None else as_mapping(mapping)
-    if complete_mapping is None:
-        raise TypeError(
-            f"A mapping from names to mesh axes is needed, such as {{'mlp': 'model'}}, not {format_value(mapping)}."
-        )
-    return complete_mapping
+    if mapping is None:  # for which `as_mapping` would return the active mapping
+        raise TypeError("A mapping from names to mesh axes is needed, such as {'mlp': 'model'}, not None.")
+    return mapping if isinstance(mapping, AxisMapping) else AxisMapping(mapping)
 
 
 def get_array_shape(leaf: Any) -> tuple[int, ...] | None:
@@ -141,11 +138,10 @@ def describe_leaves(
         elif node is not tree and _describes_leaves(node):
             descriptions += describe_leaves(node, leaf_path, mapping, leading_axes)
         else:
-            names = _get_declared_names(declared, keys)
-            if names is None:
-                descriptions.append(LeafInfo(None, False, leaf_path, mapping))
-            else:
-                descriptions.append(LeafInfo(names, True, leaf_path, mapping, leading_axes))
+            # A field declares the names of the array that it holds, directly or in lists, tuples and dicts.
+            is_in_field = bool(keys) and all(isinstance(key, SequenceKey | DictKey) for key in keys[1:])
+            names = declared.get(getattr(keys[0], "name", "")) if is_in_field else None
+            descriptions.append(LeafInfo(names, names is not None, leaf_path, mapping, leading_axes))
     return descriptions
 
 
@@ -157,12 +153,6 @@ def _describes_leaves(node: Any) -> bool:
 def names_or_maps_leaves(cls: type) -> bool:
     """Returns whether nodes of a class declare names or a mapping for the leaves inside them."""
     return cls is ShardedBy or bool(get_declared_axes(cls))
-
-
-def _get_declared_names(declared: dict[str, Names], keys: tuple[Any, ...]) -> Names | None:
-    """Returns the names declared for a leaf: by the field that holds it, directly or in lists, tuples and dicts."""
-    is_in_field = all(isinstance(key, SequenceKey | DictKey) for key in keys[1:])
-    return declared.get(getattr(keys[0], "name", "")) if declared and keys and is_in_field else None
 
 
 class Load(NamedTuple):
@@ -195,16 +185,16 @@ def count_devices(mesh: MeshLike) -> int:
 def sum_device_bytes(loads: Iterable[Load]) -> tuple[int, dict[Any, int]]:
     """Returns the bytes that every device holds, and the additional bytes of each known device."""
     everywhere = 0
-    groups: dict[frozenset[Any], int] = {}
+    # First by groups of devices, of which there are few: a tree may have thousands of arrays on thousands of devices.
+    groups: Counter[frozenset[Any]] = Counter()
     for load in loads:
         if load.held_by is None:
             everywhere += load.per_device
         else:
-            groups[load.held_by] = groups.get(load.held_by, 0) + load.per_device
-    per_device: dict[Any, int] = {}
+            groups[load.held_by] += load.per_device
+    per_device: Counter[Any] = Counter()
     for devices, share in groups.items():
-        for device in devices:
-            per_device[device] = per_device.get(device, 0) + share
+        per_device.update(dict.fromkeys(devices, share))
     return everywhere, per_device
 
 

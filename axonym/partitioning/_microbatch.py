@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -12,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ..named._arguments import check_callable
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, AxisSelector, axis_name
-from ..named._axis_layout import get_entry_axes
+from ..named._axis_layout import get_axes_of_type, get_entry_axes
 from ..named._base import format_shape, with_array
 from ..named._broadcasting import jit_inline
 from ..named._shape._flatten import unflatten_axis
@@ -89,8 +88,22 @@ def microbatch(
             raise ValueError(f"`microbatch` splits axis {name!r}, which no argument has")
         check_legacy_keys((args, kwargs), "microbatch", fn)
 
-        def run(leaves: list[Any], first: Any) -> R:
-            return _run_parts(fn, leaves, treedef, first, _Parts(name, count, dtype))
+        def run(leaves: list[Any], first: Any) -> Any:
+            """Returns the averages of what `fn` returns for each part; `first` is the number of the first one."""
+            split = {i: _split_batch(leaf, name, count) for i, leaf in enumerate(leaves) if _has_axis(leaf, name)}
+            key_positions = [i for i, leaf in enumerate(leaves) if i not in split and is_random_key(leaf)]
+
+            def call(number: Any, arrays: list[Any]) -> Any:
+                part_leaves = [*leaves]
+                for position in key_positions:
+                    part_leaves[position] = fold_in_number(leaves[position], number)
+                for position, array in zip(split, arrays, strict=True):
+                    part_leaves[position] = with_array(leaves[position], array)
+                args, kwargs = jax.tree.unflatten(treedef, part_leaves)
+                return fn(*args, **kwargs)
+
+            # Inlined, so that JAX traces `fn` once for the shapes of its results and for the loop.
+            return _accumulate(jit_inline(call), list(split.values()), first, name, count, dtype)
 
         mesh_axes: tuple[str, ...] = ()
         if reduce_once:
@@ -100,32 +113,6 @@ def microbatch(
         return _reduce_once(run, leaves, name, count, mesh_axes) if mesh_axes else run(leaves, 0)
 
     return run_microbatches
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """The axis of the batch, the number of its parts, and the dtype of sums."""
-
-    name: str
-    count: int
-    dtype: Any
-
-
-def _run_parts(fn: Callable[..., Any], leaves: list[Any], treedef: Any, first: Any, parts: _Parts) -> Any:
-    """Returns the averages of what a function returns for each part; `first` is the number of the first one."""
-    split = {i: _split_batch(leaf, parts) for i, leaf in enumerate(leaves) if _has_axis(leaf, parts.name)}
-    key_positions = [i for i, leaf in enumerate(leaves) if i not in split and is_random_key(leaf)]
-
-    def call(number: Any, arrays: list[Any]) -> Any:
-        part_leaves = [*leaves]
-        for position in key_positions:
-            part_leaves[position] = fold_in_number(leaves[position], number)
-        for position, array in zip(split, arrays, strict=True):
-            part_leaves[position] = with_array(leaves[position], array)
-        args, kwargs = jax.tree.unflatten(treedef, part_leaves)
-        return fn(*args, **kwargs)
-
-    return _accumulate(jit_inline(call), list(split.values()), first, parts)
 
 
 def _reduce_once(run: Callable[..., Any], leaves: list[Any], name: str, count: int, mesh_axes: tuple[str, ...]) -> Any:
@@ -141,6 +128,7 @@ def _reduce_once(run: Callable[..., Any], leaves: list[Any], name: str, count: i
         shards = [*leaves]
         for position, array in zip(positions, arrays, strict=True):
             shards[position] = array if _has_axis(array, name) else _vary(array, mesh_axes)
+        # Microbatches are numbered across devices, so that random keys differ between devices too.
         results = run(shards, jax.lax.axis_index(mesh_axes) * count)
         return jax.tree.map(lambda x: _average_shards(x, mesh_axes), results, is_leaf=_accumulates)
 
@@ -155,9 +143,8 @@ def _place_shards(x: Any, name: str, mesh_axes: tuple[str, ...]) -> Any:
     entries = [tuple(axis for axis in get_entry_axes(entry) if axis not in mesh_axes) for entry in sharding.spec]
     if _has_axis(x, name):
         dim = x.names.index(name)
-        axis_types = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))
-        explicit_axes = [axis for axis in mesh_axes if axis_types.get(axis) == AxisType.Explicit]
-        entries[dim] = (*explicit_axes, *entries[dim])
+        explicit_axes = get_axes_of_type(sharding.mesh, AxisType.Explicit)
+        entries[dim] = (*(axis for axis in mesh_axes if axis in explicit_axes), *entries[dim])
     spec = PartitionSpec(*(axes or None for axes in entries))
     if spec == sharding.spec:
         return x
@@ -182,9 +169,8 @@ def _has_axis(leaf: Any, name: str) -> bool:
     return isinstance(leaf, NamedArray) and name in leaf.names
 
 
-def _split_batch(x: NamedArray, parts: _Parts) -> Any:
+def _split_batch(x: NamedArray, name: str, count: int) -> Any:
     """Returns the array of the microbatches, which come first; each has every `count`th example."""
-    name, count = parts.name, parts.count
     dim = x.names.index(name)
     size = x.array.shape[dim]
     if size % count:
@@ -193,13 +179,13 @@ def _split_batch(x: NamedArray, parts: _Parts) -> Any:
     return jnp.moveaxis(split.array, dim + 1, 0)
 
 
-def _accumulate(call: Callable[..., Any], arrays: list[Any], first: Any, parts: _Parts) -> Any:
+def _accumulate(call: Callable[..., Any], arrays: list[Any], first: Any, name: str, count: int, dtype: Any) -> Any:
     """Returns the averages of what a function of a number and one part of each array returns."""
     shapes = jax.eval_shape(lambda: call(first, [array[0] for array in arrays]))
     for leaf in jax.tree.leaves(shapes, is_leaf=is_named_array):
-        if _has_axis(leaf, parts.name):
+        if _has_axis(leaf, name):
             raise ValueError(
-                f"the function of `microbatch` returns an array with axis {parts.name!r}, {format_shape(leaf)}; return "
+                f"the function of `microbatch` returns an array with axis {name!r}, {format_shape(leaf)}; return "
                 "averages over it, or sums of integers"
             )
 
@@ -211,10 +197,10 @@ def _accumulate(call: Callable[..., Any], arrays: list[Any], first: Any, parts: 
 
     def divide(total: Any, shape: Any) -> Any:
         is_sum = _accumulates(total) or not jnp.issubdtype(shape.dtype, jnp.inexact)
-        return total if is_sum else (total / parts.count).astype(shape.dtype)
+        return total if is_sum else (total / count).astype(shape.dtype)
 
-    zeros = jax.tree.map(lambda shape: _make_zeros(shape, parts.dtype), shapes, is_leaf=_accumulates)
-    totals, _ = jax.lax.scan(add_results, zeros, (first + jnp.arange(parts.count), arrays))
+    zeros = jax.tree.map(lambda shape: _make_zeros(shape, dtype), shapes, is_leaf=_accumulates)
+    totals, _ = jax.lax.scan(add_results, zeros, (first + jnp.arange(count), arrays))
     return jax.tree.map(divide, totals, shapes, is_leaf=_accumulates)
 
 
@@ -226,7 +212,7 @@ def _make_zeros(shape: Any, dtype: Any) -> Any:
     """Returns zeros that are sharded, and vary in `shard_map`, as what they stand for."""
     if _accumulates(shape):
         return jax.tree.map(lambda array: _make_zeros(array, array.dtype), shape)
-    if not jnp.issubdtype(shape.dtype, jnp.inexact):
+    if not jnp.issubdtype(shape.dtype, jnp.inexact):  # a sum may not fit the dtype of its parts
         dtype = jnp.promote_types(shape.dtype, jnp.int32)
     zeros = jnp.zeros(shape.shape, dtype or shape.dtype, out_sharding=shape.sharding)
     manual = shape.manual_axis_type

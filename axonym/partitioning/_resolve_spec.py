@@ -4,7 +4,6 @@ So `shard`, `named_jit`, layers and creation functions raise the same errors, in
 and which sizes fit it, is decided in `AxisLayout`.
 """
 
-import math
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,8 +13,10 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from ..named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, parse_selection
 from ..named._axis_layout import (
     AxisLayout,
+    count_parts,
     describe_array,
     describe_uneven,
+    get_axes_of_type,
     get_entry_axes,
     make_spec_entry,
     round_up,
@@ -152,25 +153,22 @@ def check_rule_spec(
     entries: list[Any] = []
     for dim, entry in enumerate(spec):
         where = describe_dimension(dim, None)
-        axes = () if entry is P.UNCONSTRAINED else get_requested_axes(entry)
-        usable_axes = axes if mesh is None else _drop_manual_axes(axes, where, mesh)
-        problem = None if mesh is None else describe_uneven(where, shape[dim], usable_axes, mesh)
-        if problem is not None and shape[dim] != 1 and uneven == "error":
-            raise ValueError(f"{problem}; {remedy or _suggest_spec(spec, dim)}")
-        if problem is not None:
-            usable_axes = ()
+        axes = usable_axes = () if entry is P.UNCONSTRAINED else get_requested_axes(entry)
+        if mesh is not None:
+            for axis in axes:
+                if axis not in mesh.axis_names:
+                    raise ValueError(_describe_unknown_entry(axis, where, mesh))
+            usable_axes = tuple(axis for axis in axes if not is_manual_axis(mesh, axis))
+            problem = describe_uneven(where, shape[dim], usable_axes, mesh)
+            if problem is not None:
+                if shape[dim] != 1 and uneven == "error":
+                    raise ValueError(f"{problem}; {remedy or _suggest_spec(spec, dim)}")
+                usable_axes = ()
         for problem in _find_repeated_axes(usable_axes, where, owners):
             raise ValueError(problem)
         entries.append(entry if usable_axes == axes else make_spec_entry(usable_axes))
+    # The spec itself may also say over which mesh axes the array is reduced, or unreduced.
     return spec if all(map(operator.is_, spec, entries)) else P(*entries)
-
-
-def _drop_manual_axes(axes: tuple[Any, ...], where: str, mesh: MeshLike) -> tuple[Any, ...]:
-    """Returns the mesh axes of an entry that are not Manual; raises a ValueError if the mesh lacks one of them."""
-    for axis in axes:
-        if axis not in mesh.axis_names:
-            raise ValueError(_describe_unknown_entry(axis, where, mesh))
-    return tuple(axis for axis in axes if not is_manual_axis(mesh, axis))
 
 
 def _suggest_spec(spec: P, dim: int) -> str:
@@ -199,7 +197,11 @@ def _find_entry_problems(shape: tuple[int, ...], names: Names | None, spec: P, m
                 yield f"{where} is left to the compiler, which only Auto mesh axes allow, and the mesh has none"
             continue
         axes = get_requested_axes(entry)
-        yield from _find_unusable_axes(axes, where, mesh)
+        for axis in dict.fromkeys(axes):
+            if axis not in mesh.axis_names:
+                yield _describe_unknown_entry(axis, where, mesh)
+            elif is_manual_axis(mesh, axis):
+                yield f"{where}: mesh axis {axis!r} is Manual here, where no spec can name it; leave it out"
         yield from _find_repeated_axes(axes, where, owners)
         usable = [axis for axis in axes if axis in mesh.axis_names and not is_manual_axis(mesh, axis)]
         if dim < len(shape) and len(set(usable)) == len(axes):
@@ -216,15 +218,6 @@ def get_requested_axes(entry: Any) -> tuple[Any, ...]:
 def describe_dimension(dim: int, names: Names | None) -> str:
     """Returns the name of a dimension in messages."""
     return f"dimension {dim}" if names is None else f"axis {names[dim]!r}"
-
-
-def _find_unusable_axes(axes: Sequence[Any], where: str, mesh: MeshLike) -> Iterator[str]:
-    """Yields the mesh axes of an entry that are invalid, unknown or Manual."""
-    for axis in dict.fromkeys(axes):
-        if axis not in mesh.axis_names:
-            yield _describe_unknown_entry(axis, where, mesh)
-        elif is_manual_axis(mesh, axis):
-            yield f"{where}: mesh axis {axis!r} is Manual here, where no spec can name it; leave it out"
 
 
 def _describe_unknown_entry(axis: Any, where: str, mesh: MeshLike) -> str:
@@ -249,7 +242,7 @@ def _find_reduction_problems(spec: P, mesh: MeshLike) -> Iterator[str]:
         for axis in sorted(getattr(spec, kind, ()), key=str):
             if axis not in mesh.axis_names:
                 yield f"{kind}: no mesh axis {axis!r} in {format_mesh(mesh)}{suggest_mesh_axis(str(axis), mesh)}"
-            elif mesh.axis_types[mesh.axis_names.index(axis)] != AxisType.Explicit:
+            elif axis not in get_axes_of_type(mesh, AxisType.Explicit):
                 yield f"{kind}: mesh axis {axis!r} is not Explicit, and an array can be {kind} over such alone"
 
 
@@ -312,8 +305,7 @@ def physical_axis_name(axis: AxisSelector, mapping: ResourceMapping | None = Non
         >>> nym.physical_axis_name("batch", {"batch": ("data", "replica")})
         ('data', 'replica')
     """
-    axis_mapping = as_mapping(mapping)
-    return None if axis_mapping is None else axis_mapping.get(axis_name(axis))
+    return find_mapping(mapping).get(axis_name(axis))
 
 
 def physical_axis_size(
@@ -339,13 +331,13 @@ def physical_axis_size(
         ...     nym.physical_axis_size("batch", {"batch": ("data", "model")})
         8
     """
-    axis_mapping, name = as_mapping(mapping), axis_name(axis)
-    axes = () if axis_mapping is None else axis_mapping.mesh_axes(name)
+    name = axis_name(axis)
+    axes = find_mapping(mapping).mesh_axes(name)
     if not axes:
         return None
     mesh = resolve_mesh(mesh, "`physical_axis_size`")
     check_mapped_axes(name, axes, mesh, (name,), (None,))
-    return math.prod(mesh.shape[mesh_axis] for mesh_axis in axes)
+    return count_parts(axes, mesh)
 
 
 def round_axis_for_partitioning(
