@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +77,7 @@ def microbatch(
     if count < 1:
         raise ValueError(f"`count` is the number of microbatches, 1 or more; it was {count}")
     name = axis_name(axis)
+    call_part = cast(Callable[..., Any], fn)  # with rebuilt arguments, whose types no checker knows
 
     @functools.wraps(fn)
     def run_microbatches(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -100,7 +101,7 @@ def microbatch(
                 for position, array in zip(split, arrays, strict=True):
                     part_leaves[position] = with_array(leaves[position], array)
                 args, kwargs = jax.tree.unflatten(treedef, part_leaves)
-                return fn(*args, **kwargs)
+                return call_part(*args, **kwargs)
 
             # Inlined, so that JAX traces `fn` once for the shapes of its results and for the loop.
             return _accumulate(jit_inline(call), list(split.values()), first, name, count, dtype)

@@ -148,9 +148,7 @@ def shard_tree(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T
     target = get_active_mesh() if mesh is None else mesh
     if target is None:
         return tree
-    nodes, treedef = jax.tree.flatten(
-        tree, is_leaf=lambda x: isinstance(x, NamedArray) or names_or_maps_leaves(type(x))
-    )
+    nodes, treedef = jax.tree.flatten(tree, is_leaf=_is_described)
     arrays = [node.array if isinstance(node, NamedArray) else node for node in nodes]
     try:
         shardings = _infer_by_names(nodes, arrays, mapping, target)
@@ -162,6 +160,10 @@ def shard_tree(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T
     if result is arrays:
         return tree
     return jax.tree.unflatten(treedef, rewrap_arrays(nodes, result))
+
+
+def _is_described(x: Any) -> bool:
+    return isinstance(x, NamedArray) or names_or_maps_leaves(type(x))
 
 
 def _infer_by_names(

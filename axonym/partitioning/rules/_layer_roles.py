@@ -109,7 +109,7 @@ def _parse_layer_name(path: tuple[Any, ...]) -> LayerName:
     words = tuple(re.split(r"[./]", keystr(path, simple=True, separator="/").lower())) if path else ("",)
     while len(words) > 1 and words[-1] in _WRAPPERS and words[-2] in _ARRAYS:
         words = words[:-1]
-    leaf = words[-1]
+    leaf = words[len(words) - 1]  # for `words[-1]`, Pyright would take the tuple for an empty one
     names = [name for word in words[:-1] if (name := _INDEX.sub("", word))]
     has_usual_leaf = leaf in _ARRAYS
     if has_usual_leaf or leaf.isdecimal():
