@@ -1,5 +1,6 @@
 """`Plan`: the candidates that a search found, ranked; printed, explained, compared, drawn, saved, and used."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ from jax.sharding import Mesh
 
 from ...mesh import create_mesh
 from ...report._table import PrintedTable, format_html_page, format_page
+from ...report._write_file import write_file
 from .._program._collectives import MeshAxes
 from ._candidate import Evaluation, PlanRecord
 from ._plan_figure import draw_plan, draw_timeline
-from ._plan_file import make_plan_dict, read_plan_file, write_plan_file, write_plan_page
+from ._plan_file import make_plan_dict, read_plan_file, write_plan_page
 from ._plan_table import PlanAlternatives, PlanComparison, find_alternatives, make_plan_page
 
 
@@ -224,7 +226,7 @@ class Plan(PlanRecord, PrintedTable):
         Returns:
             The path of the file.
         """
-        return write_plan_file(self, path)
+        return write_file(path, json.dumps(self.to_dict(), indent=1) + "\n", "plan", "plan.json")
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
         """Writes a page with the tables and the pictures; it loads nothing and is written completely or not at all.

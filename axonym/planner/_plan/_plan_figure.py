@@ -1,5 +1,6 @@
 """Pictures of a plan: step time and memory of its candidates, the parts of a step, and the timeline of a turn."""
 
+import contextlib
 import importlib
 import io
 import math
@@ -32,8 +33,7 @@ _TIME_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 _BYTE_UNITS = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 _MOST_LINEAR = 8  # times the least value that the greatest may be for a linear scale
 _MOST_TICKS = 6  # of an axis, so that they have room for their units
-_MARKERS = {"timed": "o", "compiled": "s", "screened": "^"}
-_LABELS = {"timed": "timed", "compiled": "compiled", "screened": "screened (arguments)"}
+_MARKERS = {"timed": ("timed", "o"), "compiled": ("compiled", "s"), "screened": ("screened (arguments)", "^")}
 _LEGEND = {"frameon": False, "fontsize": 8, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "axonym", "font.size": 9, "font.family": "sans-serif"}
 _WIDTH = 11.0  # inches
@@ -52,22 +52,42 @@ _ROWS = {(): "computing", TO_HOST: "to the host", FROM_HOST: "from the host"}
 
 def draw_plan(plan: PlanRecord, path: str | os.PathLike[str] | None, ranks: int | None) -> Any:
     """Returns the figure that `Plan.draw` does, and writes it to a file if there is a path."""
-    matplotlib = _import_matplotlib()
     if ranks is not None and ranks < 1:
         raise ValueError(f"`ranks` is how many steps to draw, 1 or more, or None for `top`; it was {ranks}")
     evaluations = [evaluation for evaluation in plan.evaluations if not evaluation.problem]
     if not evaluations:
         raise ValueError("there is nothing to draw: the plan has no candidate that can be compiled")
     steps = evaluations[: plan.top if ranks is None else ranks]
-    with matplotlib.rc_context(_STYLE):
-        height = max(3.6, 1.6 + 0.5 * len(steps))
-        figure = importlib.import_module("matplotlib.figure").Figure(figsize=(11, height), layout="constrained")
+    with _open_figure(max(3.6, 1.6 + 0.5 * len(steps)), path) as figure:
         candidates, parts = figure.subplots(1, 2, width_ratios=(4, 5))
         _draw_candidates(candidates, plan, evaluations)
         _draw_steps(parts, plan, steps)
-        if path is not None:
-            _save_figure(figure, path)
     return figure
+
+
+@contextlib.contextmanager
+def _open_figure(height: float, path: str | os.PathLike[str] | None) -> Iterator[Any]:
+    """Yields an empty figure; if there is a path, writes what is drawn there, completely or not at all.
+
+    The name of the file says the format by its ending.
+    """
+    with _import_matplotlib().rc_context(_STYLE):
+        figure = importlib.import_module("matplotlib.figure").Figure(figsize=(_WIDTH, height), layout="constrained")
+        yield figure
+        if path is None:
+            return
+        target = Path(path)
+        kind = target.suffix[1:].lower()
+        if kind not in figure.canvas.get_supported_filetypes():
+            raise ValueError(f"a picture ends in .svg, .png or .pdf, which says its format; the path is {str(path)!r}")
+        content = io.BytesIO()
+        # Without a date, which only SVG has here, the file is the same each time.
+        figure.savefig(content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        if not target.parent.is_dir():
+            raise FileNotFoundError(
+                f"there is no folder {str(target.parent)!r} for the picture {target.name!r}; make it first"
+            )
+        replace_file(Path(os.path.realpath(target)), content.getvalue())
 
 
 def _import_matplotlib() -> Any:
@@ -79,32 +99,12 @@ def _import_matplotlib() -> Any:
         ) from missing
 
 
-def _save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a figure in the format that the name of the file ends in, completely or not at all."""
-    target = Path(path)
-    kind = target.suffix[1:].lower()
-    if kind not in figure.canvas.get_supported_filetypes():
-        raise ValueError(f"a picture ends in .svg, .png or .pdf, which says its format; the path is {str(path)!r}")
-    content = io.BytesIO()
-    figure.savefig(content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"there is no folder {str(target.parent)!r} for the picture {target.name!r}; make it first"
-        )
-    replace_file(Path(os.path.realpath(target)), content.getvalue())
-
-
-def make_plan_svg(plan: PlanRecord) -> str:
-    """Returns the figure of a plan as SVG."""
-    return _format_figure_svg(draw_plan(plan, None, None), f"A plan for {plan.topology}")
-
-
-def _format_figure_svg(figure: Any, title: str) -> str:
+def format_svg(figure: Any, title: str) -> bytes:
     """Returns a figure as SVG."""
     content = io.BytesIO()
     with _import_matplotlib().rc_context(_STYLE):
         figure.savefig(content, format="svg", metadata={"Date": None, "Title": title})
-    return content.getvalue().decode()
+    return content.getvalue()
 
 
 def _choose_unit(value: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
@@ -118,24 +118,21 @@ def _draw_candidates(axes: Any, plan: PlanRecord, evaluations: list[Evaluation])
     bytes_unit = _choose_unit(max(limit, *(evaluation.bytes for evaluation in evaluations)), _BYTE_UNITS)
     time_unit = _choose_unit(max(evaluation.time.total for evaluation in evaluations), _TIME_UNITS)
     size, second = bytes_unit[1], time_unit[1]
-    for order, (stage, marker) in enumerate(_MARKERS.items()):
+    for order, (stage, (name, marker)) in enumerate(_MARKERS.items()):
         for fits in (True, False):
             group = [evaluation for evaluation in evaluations if evaluation.stage == stage and evaluation.fits is fits]
-            colour, is_hollow = "#0072b2" if fits else _WRONG_COLOUR, stage == "screened"
-            if group:
-                axes.scatter(
-                    [evaluation.bytes / size for evaluation in group],
-                    [evaluation.time.total / second for evaluation in group],
-                    marker=marker,
-                    s=28,
-                    zorder=4 - order / 2,
-                    facecolors="none" if is_hollow else colour,
-                    edgecolors=colour if is_hollow else "white",
-                    linewidths=1.0 if is_hollow else 0.5,
-                    label=f"{_LABELS[stage]}, {'fits' if fits else 'does not fit'}",
-                )
-    label = f"memory, {format_bytes(limit)}"
-    axes.axvline(limit / size, label=label, color=_WRONG_COLOUR, linestyle="--", linewidth=1)
+            if not group:
+                continue
+            colour = "#0072b2" if fits else _WRONG_COLOUR
+            style = {"facecolors": colour, "edgecolors": "white", "linewidths": 0.5}
+            if stage == "screened":  # hollow, since little is known of it
+                style = {"facecolors": "none", "edgecolors": colour, "linewidths": 1.0}
+            sizes = [evaluation.bytes / size for evaluation in group]
+            times = [evaluation.time.total / second for evaluation in group]
+            label = f"{name}, {'fits' if fits else 'does not fit'}"
+            axes.scatter(sizes, times, marker=marker, s=28, zorder=4 - order / 2, label=label, **style)
+    memory = f"memory, {format_bytes(limit)}"
+    axes.axvline(limit / size, label=memory, color=_WRONG_COLOUR, linestyle="--", linewidth=1)
     places = [
         (rank, evaluation.bytes / size, evaluation.time.total / second)
         for rank, evaluation in enumerate(plan.evaluations[: plan.top], 1)
@@ -146,7 +143,18 @@ def _draw_candidates(axes: Any, plan: PlanRecord, evaluations: list[Evaluation])
     sizes = [limit / size, *(evaluation.bytes / size for evaluation in evaluations)]
     _scale_axis(axes, "x", sizes, bytes_unit, _BYTE_UNITS)
     _scale_axis(axes, "y", [evaluation.time.total / second for evaluation in evaluations], time_unit, _TIME_UNITS)
-    _label_places(axes, places)
+    for number, (rank, x, y) in enumerate(places):
+        angle = math.radians(150 - 90 * number)  # each rank on another side of its mark, with a line to it
+        axes.annotate(
+            str(rank),
+            (x, y),
+            xytext=(24 * math.cos(angle), 24 * math.sin(angle)),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": "black", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4},
+            zorder=6,
+        )
     axes.set(xlabel="bytes on a device", ylabel="step time", title=f"Candidates for {plan.topology}")
     axes.legend(**_LEGEND)
 
@@ -172,22 +180,6 @@ def _scale_axis(
     axis.set_major_locator(ticker.LogLocator(base, subs=parts, numticks=_MOST_TICKS))
     axis.set_major_formatter(format_tick)
     axis.set_minor_locator(ticker.NullLocator())
-
-
-def _label_places(axes: Any, places: Sequence[tuple[int, float, float]]) -> None:
-    """Writes ranks around their marks, each with a line to its own."""
-    for number, (rank, x, y) in enumerate(places):
-        angle = math.radians(150 - 90 * number)
-        axes.annotate(
-            str(rank),
-            (x, y),
-            xytext=(24 * math.cos(angle), 24 * math.sin(angle)),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            arrowprops={"arrowstyle": "-", "color": "black", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4},
-            zorder=6,
-        )
 
 
 def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
@@ -258,45 +250,32 @@ def _choose_colour(links: tuple[str, ...], mesh_axes: list[str]) -> str:
 
 def draw_timeline(plan: PlanRecord, path: str | os.PathLike[str] | None, which: int | Evaluation) -> Any:
     """Returns the figure that `Plan.draw_timeline` does, and writes it to a file if there is a path."""
-    matplotlib = _import_matplotlib()
     evaluation = plan.get_evaluation(which)
     timelines, mesh_axes = evaluation.time.timelines, [*evaluation.candidate.mesh]
     if not timelines:
-        raise ValueError(_explain_no_timeline(plan, evaluation))
+        name = "this candidate"
+        if evaluation in plan.evaluations:
+            name = f"rank {plan.evaluations.index(evaluation) + 1}"
+        ranks = [str(rank) for rank, candidate in enumerate(plan.evaluations, 1) if candidate.time.timelines]
+        remedy = f"choose rank {' or '.join(ranks)}"
+        if not ranks:
+            remedy = (
+                "this plan has none that is: on CPUs there are no times of instructions, and on TPUs only candidates "
+                "that are compiled whole have them, as far as the `budget` lasts"
+            )
+        raise ValueError(
+            f"there is no timeline of {name}, which is {evaluation.stage}: only timed ones have it; {remedy}"
+        )
     rows = [_list_timeline_rows(timeline, mesh_axes) for timeline in timelines]
-    heights = [len(links) + 1.2 for links in rows]
-    with matplotlib.rc_context(_STYLE):
-        module = importlib.import_module("matplotlib.figure")
-        figure = module.Figure(figsize=(_WIDTH, 0.9 + 0.36 * sum(heights)), layout="constrained")
+    heights = [len(links) + 1.2 for links in rows]  # with room for the title and the ticks
+    with _open_figure(0.9 + 0.36 * sum(heights), path) as figure:
         subplots = figure.subplots(len(timelines), 1, height_ratios=heights, squeeze=False)[:, 0]
         for axes, timeline, links in zip(subplots, timelines, rows, strict=True):
             _draw_turn(axes, timeline, links, mesh_axes)
         title = f"{evaluation.candidate}, on {plan.topology}: a step in {format_seconds(evaluation.time.total)}"
         figure.suptitle(title, fontsize=9, wrap=True)
         _draw_colour_legend(figure, timelines)
-        if path is not None:
-            _save_figure(figure, path)
     return figure
-
-
-def make_timeline_svg(plan: PlanRecord) -> str:
-    """Returns the timeline of the best candidate as SVG."""
-    return _format_figure_svg(draw_timeline(plan, None, 1), f"A timeline of a plan for {plan.topology}")
-
-
-def _explain_no_timeline(plan: PlanRecord, evaluation: Evaluation) -> str:
-    name = "this candidate"
-    if evaluation in plan.evaluations:
-        name = f"rank {plan.evaluations.index(evaluation) + 1}"
-    ranks = [str(rank) for rank, candidate in enumerate(plan.evaluations, 1) if candidate.time.timelines]
-    if ranks:
-        remedy = f"choose rank {' or '.join(ranks)}"
-    else:
-        remedy = (
-            "this plan has none that is: on CPUs there are no times of instructions, and on TPUs only candidates that "
-            "are compiled whole have them, as far as the `budget` lasts"
-        )
-    return f"there is no timeline of {name}, which is {evaluation.stage}: only timed ones have it; {remedy}"
 
 
 def _list_timeline_rows(timeline: Timeline, mesh_axes: Sequence[str]) -> list[tuple[str, ...]]:
@@ -339,16 +318,11 @@ def _draw_turn(axes: Any, timeline: Timeline, rows: Sequence[tuple[str, ...]], m
     axes.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.set_title(_describe_turn(timeline), loc="left", fontsize=9)
-
-
-def _describe_turn(timeline: Timeline) -> str:
-    """Returns the name of a loop and the time of a turn: `Stacked, forward: one of 32 turns, 14.2 ms`."""
     turns = f"one of {timeline.turns} turns, " if timeline.turns > 1 else ""
-    text = f"{timeline.name}: {turns}{format_seconds(timeline.seconds)}"
+    title = f"{timeline.name}: {turns}{format_seconds(timeline.seconds)}"
     if timeline.waited:
-        text += f", of which it waits {format_seconds(timeline.waited)} ({timeline.waited / timeline.seconds:.0%})"
-    return text
+        title += f", of which it waits {format_seconds(timeline.waited)} ({timeline.waited / timeline.seconds:.0%})"
+    axes.set_title(title, loc="left", fontsize=9)
 
 
 def _label_event(event: TimelineEvent, share: float) -> str:

@@ -15,13 +15,12 @@ from ...report._table import format_html_page
 from ...report._write_file import write_file
 from .._step_time._timeline import TimelineEvent
 from ._candidate import Candidate, Evaluation, PlanRecord
-from ._plan_figure import make_plan_svg, make_timeline_svg
+from ._plan_figure import draw_plan, draw_timeline, format_svg
 from ._plan_table import make_plan_page
 
 
 FORMAT = 2
 _KIND = "axonym plan"
-_LAST = ("evaluations", "screened")
 _STYLE = """:root { color-scheme: light dark }
 body { margin: 0 auto; padding: 16px; max-width: 1200px; font: 15px/1.45 system-ui, "Segoe UI", Arial, sans-serif }
 h1 { font-size: 1.35rem }
@@ -38,9 +37,9 @@ def _list_hints(kind: type) -> dict[str, Any]:
 
 def make_plan_dict(plan: PlanRecord) -> dict[str, Any]:
     """Returns a plan as dictionaries, lists, strings, numbers and None."""
-    fields = {name: _encode(getattr(plan, name), kind) for name, kind in _list_hints(PlanRecord).items()}
-    # The candidates are the longest part, so they come last.
-    return {"kind": _KIND, "format": FORMAT} | {name: fields[name] for name in sorted(fields, key=_LAST.__contains__)}
+    fields = _encode_fields(plan, PlanRecord)
+    candidates = {name: fields.pop(name) for name in ("evaluations", "screened")}
+    return {"kind": _KIND, "format": FORMAT, **fields, **candidates}  # the longest part comes last
 
 
 def _encode(value: Any, kind: Any) -> Any:
@@ -69,11 +68,6 @@ def _encode(value: Any, kind: Any) -> Any:
 def _encode_fields(value: Any, kind: type, without: str = "") -> dict[str, Any]:
     hints = _list_hints(kind).items()
     return {name: _encode(getattr(value, name), hint) for name, hint in hints if name != without}
-
-
-def write_plan_file(plan: PlanRecord, path: str | os.PathLike[str]) -> Path:
-    """Writes a plan to a file, completely or not at all, and returns its path."""
-    return write_file(path, json.dumps(make_plan_dict(plan), indent=1) + "\n", "plan", "plan.json")
 
 
 def read_plan_file(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -156,18 +150,18 @@ def write_plan_page(plan: PlanRecord, path: str | os.PathLike[str], title: str, 
 
 
 def _make_pictures(plan: PlanRecord) -> str:
-    """Returns the pictures of a plan as elements, or why there is none."""
-    alt = f"Step time and memory of {len(plan.evaluations)} candidates, and what a step is spent on"
-    turn = "What a device computes, sends and waits for in a turn of the loops over the layers"
+    """Returns the pictures of a plan as elements; of those that there are not, why."""
+    elements: list[str] = []
     try:
-        first = _make_image(make_plan_svg(plan), alt)
-    except (ImportError, ValueError) as missing:
-        return f"<p>{html.escape(str(missing))}</p>"
-    try:
-        return first + _make_image(make_timeline_svg(plan), turn)
-    except ValueError as missing:
-        return f"{first}<p>{html.escape(str(missing))}</p>"
+        alt = f"Step time and memory of {len(plan.evaluations)} candidates, and what a step is spent on"
+        elements.append(_make_image(draw_plan(plan, None, None), f"A plan for {plan.topology}", alt))
+        alt = "What a device computes, sends and waits for in a turn of the loops over the layers"
+        elements.append(_make_image(draw_timeline(plan, None, 1), f"A timeline of a plan for {plan.topology}", alt))
+    except (ImportError, ValueError) as missing:  # no matplotlib, nothing to draw, or no times of instructions
+        elements.append(f"<p>{html.escape(str(missing))}</p>")
+    return "".join(elements)
 
 
-def _make_image(svg: str, alt: str) -> str:
-    return f'<p><img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"></p>'
+def _make_image(figure: Any, title: str, alt: str) -> str:
+    data = base64.b64encode(format_svg(figure, title)).decode()
+    return f'<p><img alt="{alt}" src="data:image/svg+xml;base64,{data}"></p>'

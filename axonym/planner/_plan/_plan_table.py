@@ -33,6 +33,13 @@ _TIMED_BY = {
     "flops": "from operations at the peak of the device",
 }
 _HEADS = ("rank", "mesh", "step time", "tokens/s", "a device", "MFU", "bytes a device", "fits", "figures")
+# The rows of a comparison that are numbers, and how these are written; the others are texts.
+_NUMBERS: Mapping[str, Callable[[Any], str]] = {
+    "step time": format_seconds,
+    "hidden": format_seconds,
+    "bytes on a device": format_bytes,
+    "bytes sent": format_bytes,
+}
 _LEAST_CAUSE = 0.005  # of a step, or of the memory of a device: smaller differences are not named
 
 
@@ -537,19 +544,19 @@ class PlanComparison(_PrintedPage):
 
         A row that is part of another has the names of both: `"step time: compute"`.
         """
-        rows = {row.name if not row.part else f"{row.name}: {row.part}": [*row.values] for row in _list_rows(self)}
+        rows = {f"{name}: {part}" if part else name: [*values] for name, part, *values in _list_rows(self)}
         return {"labels": [*self.labels], **rows}
 
     def _make_page(self, limit: int | None) -> GridPage:
         rows = []
-        for row in _list_rows(self):
-            name = f"  {row.part}" if row.part else row.name
-            first, second = row.values
-            if row.format_number is None:
-                rows.append(GridRow((name, first, second, "" if first == second else "differs")))
+        for name, part, first, second in _list_rows(self):
+            label = f"  {part}" if part else name
+            format_number = _NUMBERS.get(name)
+            if format_number is None:
+                rows.append(GridRow((label, first, second, "" if first == second else "differs")))
             elif first or second:
-                cells = [row.format_number(value) if value else "-" for value in row.values]
-                rows.append(GridRow((name, *cells, _format_change(second - first, first, row.format_number))))
+                cells = [format_number(value) if value else "-" for value in (first, second)]
+                rows.append(GridRow((label, *cells, _format_change(second - first, first, format_number))))
         grid = Grid("", ("", *self.labels, "difference"), rows[:limit], ("", *self.labels))
         stages = self.first.stage, self.second.stage
         notes = [
@@ -560,52 +567,31 @@ class PlanComparison(_PrintedPage):
         return GridPage(f"{self.labels[0]} and {self.labels[1]}", [grid], notes)
 
 
-class _ComparisonRow(NamedTuple):
-    """A row of a comparison: its name and the part of it, if it is one, both values, and how numbers are written."""
+def _list_rows(comparison: PlanComparison) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yields name, part and both values of each row of a comparison; the part is empty where a row is no part."""
+    first, second = map(_list_figures, comparison.plans, (comparison.first, comparison.second))
+    for name in first:
+        missing = 0 if name in _NUMBERS else "not sharded"
+        for part in {**first[name], **second[name]}:
+            before, after = first[name].get(part, missing), second[name].get(part, missing)
+            if name != "machine" or before != after:
+                yield name, part, before, after
 
-    name: str
-    part: str
-    values: tuple[Any, Any]
-    format_number: Callable[[Any], str] | None = None
 
-
-def _list_rows(comparison: PlanComparison) -> Iterator[_ComparisonRow]:
-    """Yields the parts of two evaluations, first those that are no numbers."""
-    first, second = comparison.first, comparison.second
-    candidates = first.candidate, second.candidate
-
-    def make_texts(name: str, write: Callable[[Candidate], str], part: str = "") -> _ComparisonRow:
-        return _ComparisonRow(name, part, (write(candidates[0]), write(candidates[1])))
-
-    def make_numbers(
-        name: str,
-        totals: tuple[float, float],
-        parts: tuple[Mapping[Any, float], Mapping[Any, float]],
-        format_number: Callable[[Any], str],
-        label: str = "",
-    ) -> Iterator[_ComparisonRow]:
-        yield _ComparisonRow(name, "", totals, format_number)
-        for key in {**parts[0], **parts[1]}:
-            part = label + (str(key) if isinstance(key, TimePart | str) else format_mesh_axes(key))
-            yield _ComparisonRow(name, part, (parts[0].get(key, 0), parts[1].get(key, 0)), format_number)
-
-    machines = tuple(plan.topology for plan in comparison.plans)
-    if machines[0] != machines[1]:
-        yield _ComparisonRow("machine", "", (str(machines[0]), str(machines[1])))
-    yield make_texts("mesh", format_mesh_sizes)
-    for name in dict.fromkeys(name for candidate in candidates for name in (*candidate.compute, *candidate.parameters)):
-        yield make_texts("mesh", lambda candidate, name=name: _describe_choice(candidate, name), name)
-    yield make_texts("settings", lambda candidate: format_settings(candidate) or "-")
-    yield _ComparisonRow("fits", "", (format_fit(comparison.plans[0], first), format_fit(comparison.plans[1], second)))
-    yield _ComparisonRow("figures", "", (first.stage, second.stage))
-
-    times = first.time, second.time
-    time_parts = list_time_parts(times[0]), list_time_parts(times[1])
-    yield from make_numbers("step time", (times[0].total, times[1].total), time_parts, format_seconds)
-    hidden_parts = times[0].hidden, times[1].hidden
-    hidden_totals = sum(hidden_parts[0].values()), sum(hidden_parts[1].values())
-    yield from make_numbers("hidden", hidden_totals, hidden_parts, format_seconds, "hidden over ")
-    memory = first.memory, second.memory
-    yield from make_numbers("bytes on a device", (first.bytes, second.bytes), memory, format_bytes)
-    sent_totals = sum(first.sent.values()), sum(second.sent.values())
-    yield from make_numbers("bytes sent", sent_totals, (first.sent, second.sent), format_bytes, "over ")
+def _list_figures(plan: PlanRecord, evaluation: Evaluation) -> dict[str, dict[str, Any]]:
+    """Returns what is compared of an evaluation by row and by part of the row, that of the row itself first."""
+    candidate, time = evaluation.candidate, evaluation.time
+    names = (*candidate.compute, *candidate.parameters)
+    hidden = {f"hidden over {format_mesh_axes(axes)}": seconds for axes, seconds in time.hidden.items()}
+    sent = {f"over {format_mesh_axes(axes)}": size for axes, size in evaluation.sent.items()}
+    return {
+        "machine": {"": str(plan.topology)},
+        "mesh": {"": format_mesh_sizes(candidate), **{name: _describe_choice(candidate, name) for name in names}},
+        "settings": {"": format_settings(candidate) or "-"},
+        "fits": {"": format_fit(plan, evaluation)},
+        "figures": {"": evaluation.stage},
+        "step time": {"": time.total, **{str(part): seconds for part, seconds in list_time_parts(time).items()}},
+        "hidden": {"": sum(hidden.values()), **hidden},
+        "bytes on a device": {"": evaluation.bytes, **evaluation.memory},
+        "bytes sent": {"": sum(sent.values()), **sent},
+    }
