@@ -276,8 +276,7 @@ def test_compiler_is_stopped_before_it_generates_code(play_compiler: PlayCompile
 
 
 def test_changed_dump_format_is_noted(play_compiler: PlayCompiler):
-    memory = {"argument": 1, "output": 2, "alias": 0, "temp": 4, "peak": 9}
-    memory |= {"host_argument": 0, "host_output": 0, "host_temp": 0}
+    memory = {"argument_bytes": 1, "output_bytes": 2, "alias_bytes": 0, "temp_bytes": 4, "peak_bytes": 9}
     play_compiler(
         """
         dump("after_optimizations-buffer-assignment", "BufferAssignment v2")

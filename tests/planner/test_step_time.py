@@ -2,6 +2,7 @@
 
 import collections
 import re
+from dataclasses import replace
 
 import jax
 import pytest
@@ -262,11 +263,20 @@ def test_missing_operations_and_other_programs_are_errors():
     for flops in ("1e12", -1, float("nan")):
         with pytest.raises(ValueError, match=f"`flops` is a number of operations, 0 or more; it was {flops!r}"):
             estimate_step_time(program, flops=flops)
-    with pytest.raises(ValueError, match=r"no times of instructions, .*; pass `flops=`.*`stop_early=False`"):
+    with pytest.raises(ValueError, match=r"no times of instructions, as on CPUs.*; pass `flops=`, .* on one device$"):
         estimate_step_time(program)
     with pytest.raises(TypeError, match="`program` is what `compile_for` returns, not a str"):
         estimate_step_time("program")
     assert estimate_step_time(program, flops=get_hardware("cpu").bf16_flops).total == 1.0
+
+
+def test_stop_early_is_advised_where_it_helps():
+    schedule = "no times of instructions, as on .* GPUs that XLA writes no schedule for; .* on one device$"
+    with pytest.raises(ValueError, match=schedule):
+        estimate_step_time(replace(read_recorded("gpu"), schedule={}))
+    stopped = "no times of instructions, since the compiler was stopped early; pass `flops=`, .*`stop_early=False`$"
+    with pytest.raises(ValueError, match=stopped):
+        estimate_step_time(read_recorded("slices"))
 
 
 SCHEDULE = """\

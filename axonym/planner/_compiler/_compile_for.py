@@ -97,8 +97,10 @@ def compile_for(
     )
     module = lowered.compiler_ir()
     argument_shardings, result_shardings = _list_shardings(module)
+    bytecode = io.BytesIO()
+    module.operation.write_bytecode(bytecode)
     job = CompileJob(
-        program=_write_module(module),
+        program=bytecode.getvalue(),
         fingerprint=fingerprint_module(module.operation.get_asm(enable_debug_info=True), __file__),
         topology=topology,
         order=tuple(device.id for device in described_mesh.devices.flat),
@@ -109,26 +111,15 @@ def compile_for(
         stop_early=stop_early and platform == "tpu",
     )
     result, is_cached = _compile_cached(job, versions, folder, timeout)
-    notes = result.notes
     if described_mesh.size > 1 and not any(SHARDED_DIMENSION.search(sharding or "") for sharding in argument_shardings):
-        notes = (
-            *notes,
-            "no argument is sharded, so each device may compute all of it; pass `mapping`, or shapes with shardings",
-        )
+        note = "no argument is sharded, so each device may compute all of it; pass `mapping`, or shapes with shardings"
+        result = replace(result, notes=(*result.notes, note))
     return CompiledProgram(
-        text=result.text,
-        memory=result.memory,
+        **vars(result),  # its fields have the same names
         mesh=described_mesh,
         arguments=arguments,
-        is_out_of_memory=result.is_out_of_memory,
-        is_stopped=result.is_stopped,
-        cpu_seconds=result.cpu_seconds,
         is_cached=is_cached,
-        versions=result.versions,
         compiler_options=job.compiler_options,
-        log=result.log,
-        notes=notes,
-        schedule=result.schedule,
         saved_names=saved_names,
         parameters=list_parameters(fn, args, len(arguments[0])),
     )
@@ -191,22 +182,25 @@ def _lower_for(fn: Any, args: Any, mesh: Mesh, mapping: Any, platform: str) -> t
     with set_mesh(mesh.abstract_mesh), active:
         args = jax.tree.map(lambda leaf: _move_leaf(leaf, mesh), args)
         if current_mapping() is not None:
-            args = jax.tree.map(_shard_leaf, args, is_leaf=is_named_array)
+
+            def shard_leaf(leaf: Any) -> Any:
+                if isinstance(leaf, NamedArray) and getattr(leaf.array, "sharding", None) is None:
+                    return shard(leaf)
+                return leaf
+
+            args = jax.tree.map(shard_leaf, args, is_leaf=is_named_array)
         traced = make_traceable(fn).trace(*args)
+        try:
+            lowered = traced.lower(lowering_platforms=(platform,))
+        except ValueError as error:
+            if "lowering platform" not in str(error):
+                raise
+            raise ValueError(
+                f"the function cannot be lowered for {platform} on this machine: callbacks such as `jax.debug.print` "
+                f"need the device; leave them out. JAX's error: {error}"
+            ) from error
         arguments = getattr(traced, "arguments", (args, {}))
-        return _lower_traced(traced, platform), arguments, find_saved_names(traced.jaxpr)
-
-
-def _lower_traced(traced: Any, platform: str) -> Any:
-    try:
-        return traced.lower(lowering_platforms=(platform,))
-    except ValueError as error:
-        if "lowering platform" not in str(error):
-            raise
-        raise ValueError(
-            f"the function cannot be lowered for {platform} on this machine: callbacks such as `jax.debug.print` need "
-            f"the device; leave them out. JAX's error: {error}"
-        ) from error
+        return lowered, arguments, find_saved_names(traced.jaxpr)
 
 
 def _move_leaf(leaf: Any, mesh: Mesh) -> Any:
@@ -218,20 +212,6 @@ def _move_leaf(leaf: Any, mesh: Mesh) -> Any:
     if isinstance(sharding, NamedSharding) and dict(sharding.mesh.shape) == dict(mesh.shape):
         moved = NamedSharding(mesh.abstract_mesh, sharding.spec, memory_kind=sharding.memory_kind)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=moved, weak_type=getattr(leaf, "weak_type", False))
-
-
-def _shard_leaf(leaf: Any) -> Any:
-    """Returns a named array that is sharded by the active mapping if it has no sharding yet."""
-    if not isinstance(leaf, NamedArray) or getattr(leaf.array, "sharding", None) is not None:
-        return leaf
-    return shard(leaf)
-
-
-def _write_module(module: Any) -> bytes:
-    """Returns a lowered program in MLIR's bytecode, with the names and source lines of its operations."""
-    with io.BytesIO() as file:
-        module.operation.write_bytecode(file)
-        return file.getvalue()
 
 
 def _list_shardings(module: Any) -> tuple[list[str | None], list[str | None]]:

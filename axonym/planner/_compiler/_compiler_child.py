@@ -21,7 +21,7 @@ from jax.extend.backend import get_compile_options
 from jaxlib import xla_client
 
 
-_MEMORY = ("argument", "output", "alias", "temp", "host_argument", "host_output", "host_alias", "host_temp")
+_MEMORY = ("argument", "output", "alias", "temp", "host_argument", "host_output", "host_temp")  # as in `ProgramMemory`
 
 
 def find_devices(job: dict[str, Any]) -> list[Any]:
@@ -59,8 +59,8 @@ def compile_job(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     executable = compile_module(module, executable_devices=listed, compile_options=options)
     (folder / "optimized.txt").write_text(executable.hlo_modules()[0].to_string())
     stats = executable.get_compiled_memory_stats()
-    memory = {name: getattr(stats, f"{name}_size_in_bytes") for name in _MEMORY}
-    return {"memory": {**memory, "peak": stats.peak_memory_in_bytes}}
+    memory = {f"{name}_bytes": getattr(stats, f"{name}_size_in_bytes") for name in _MEMORY}
+    return {"memory": {**memory, "peak_bytes": stats.peak_memory_in_bytes}}
 
 
 def wait_for_end() -> None:

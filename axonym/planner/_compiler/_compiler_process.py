@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import Distribution, distributions, version
 from pathlib import Path
@@ -110,10 +110,10 @@ class CompileResult:
 
     text: str
     memory: ProgramMemory
-    is_out_of_memory: bool
-    is_stopped: bool
-    cpu_seconds: float
-    versions: dict[str, str]
+    is_out_of_memory: bool = False
+    is_stopped: bool = False
+    cpu_seconds: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=dict)
     log: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     schedule: Mapping[str, float] = field(default_factory=dict)
@@ -288,19 +288,10 @@ def _measure_dump(folder: Path) -> int | None:
 
 def _read_result(job: CompileJob, folder: Path, exit_code: int | None) -> CompileResult:
     """Returns what the child has written; `exit_code` is None if it was stopped early."""
-    log = (folder / "errors.txt").read_text(errors="replace").splitlines()
+    log = tuple((folder / "errors.txt").read_text(errors="replace").splitlines())
     memory = read_buffer_assignment(_read_dump(folder / "dump", "*after_optimizations-buffer-assignment.txt"))
-    result = CompileResult(
-        text="",
-        memory=memory or ProgramMemory(0, 0, 0, 0, 0),
-        is_out_of_memory=False,
-        is_stopped=exit_code is None,
-        cpu_seconds=0.0,
-        versions={},
-        log=tuple(log),
-    )
     if exit_code is None and memory is not None:
-        return replace(result, text=_read_dump(folder / "dump", _DUMPED))
+        return CompileResult(_read_dump(folder / "dump", _DUMPED), memory, is_stopped=True, log=log)
     try:
         output = json.loads((folder / "result.json").read_text())
     except (OSError, ValueError):
@@ -309,16 +300,20 @@ def _read_result(job: CompileJob, folder: Path, exit_code: int | None) -> Compil
         if memory is None or not is_memory_error(output["error"]):
             raise _explain_error(job, output["error"])
         text = _read_dump(folder / "dump", "*after_optimizations.txt")
-        return replace(result, text=text, is_out_of_memory=True, is_stopped=True)
-    result = replace(result, text=(folder / "optimized.txt").read_text())
-    if memory is None:
-        result = replace(result, memory=_read_memory_analysis(output["memory"], job.platform))
+        return CompileResult(text, memory, is_out_of_memory=True, is_stopped=True, log=log)
+    notes: tuple[str, ...] = ()
     if job.platform == "tpu" and (memory is None or job.stop_early):
-        result = replace(result, notes=(_NOTE_WHOLE,))
+        notes = (_NOTE_WHOLE,)
+    if memory is None:
+        memory = ProgramMemory(**output["memory"])
+        if job.platform == "cpu" or not memory.peak_bytes:  # on CPUs it is without temporaries
+            arguments_and_results = memory.argument_bytes + memory.output_bytes - memory.alias_bytes
+            memory = replace(memory, peak_bytes=arguments_and_results + memory.temp_bytes)
+    schedule: dict[str, float] = {}
     if job.platform == "gpu":
         schedule = read_gpu_schedule(_read_dump(folder / _SCHEDULE_FOLDER, "*.schedule.txt"))
-        result = replace(result, schedule=schedule)
-    return result
+    text = (folder / "optimized.txt").read_text()
+    return CompileResult(text, memory, log=log, notes=notes, schedule=schedule)
 
 
 def _read_dump(folder: Path, pattern: str) -> str:
@@ -327,28 +322,12 @@ def _read_dump(folder: Path, pattern: str) -> str:
     return "" if path is None else path.read_text(errors="replace")
 
 
-def _read_memory_analysis(figures: Mapping[str, int], platform: str) -> ProgramMemory:
-    """Returns the memory that XLA reports of a program that was compiled whole."""
-    total = figures["argument"] + figures["output"] - figures["alias"] + figures["temp"]
-    is_peak_known = platform != "cpu" and figures["peak"]  # on CPUs it is without temporaries
-    return ProgramMemory(
-        argument_bytes=figures["argument"],
-        output_bytes=figures["output"],
-        alias_bytes=figures["alias"],
-        temp_bytes=figures["temp"],
-        peak_bytes=figures["peak"] if is_peak_known else total,
-        host_argument_bytes=figures["host_argument"],
-        host_output_bytes=figures["host_output"],
-        host_temp_bytes=figures["host_temp"],
-    )
-
-
 def is_memory_error(message: str) -> bool:
     """Returns whether an error of XLA says that a program takes more memory than a device has."""
     return message.startswith("RESOURCE_EXHAUSTED") and "hbm" in message.lower()
 
 
-def _explain_end(job: CompileJob, exit_code: int | None, log: list[str]) -> Exception:
+def _explain_end(job: CompileJob, exit_code: int | None, log: Sequence[str]) -> Exception:
     """Returns the error for a child that has ended without a result."""
     last = "\n".join(log[-_MOST_ERROR_LINES:])
     compiler = f"the compiler for '{job.topology}'"

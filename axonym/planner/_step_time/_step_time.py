@@ -1,5 +1,6 @@
 """`estimate_step_time`: the seconds of a step, from what the compiler knows of it and from published figures."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,11 +10,10 @@ from .._compiler._compiled_program import CompiledProgram
 from .._program import _xla_text as xla
 from .._program._collectives import MeshAxes
 from .._program._hlo_program import HloArray, HloInstruction, HloProgram, parse_arrays
-from ._program_timeline import FROM_HOST, TO_HOST, ProgramTimeline, TimeSpent
+from ._program_timeline import FROM_HOST, TO_HOST, ProgramTimeline
 from ._timeline import Timeline, make_timelines
 
 
-Measure: TypeAlias = Callable[[HloInstruction], tuple[float, float]]  # seconds of computing and of attention
 Source: TypeAlias = Literal["cycles", "schedule", "flops"]
 
 _LEAST_SECONDS = 5e-9  # less is printed as no time, since the last digit of `format_seconds` is 0.01 µs
@@ -121,7 +121,7 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     The instructions of the program follow one another in the order that the compiler has chosen, and each takes
 
     - on TPUs, if the program is compiled whole, the cycles that XLA estimates for it, at the clock of the device;
-    - on GPUs, the time that it has in XLA's schedule;
+    - on GPUs, the time that it has in XLA's schedule, which XLA writes for programs with collectives on h100 and later;
     - for a Pallas kernel of attention, of which compilers have no estimate, its operations at half of the peak of the
       device in bfloat16: forward those of two products, backward those of four, each halved if there is a mask. What is
       recomputed counts as often as it runs. On GPUs all of attention counts so, because XLA's own implementation
@@ -135,9 +135,9 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     places or has it fused into a product: then it runs beside what is computed in between, and the device waits only
     for the time that it takes longer. The same holds for transfers to the memory of the host.
 
-    If a program has no such times, on CPUs and when the compiler was stopped early, `flops` at the peak in bfloat16 is
-    the time of computing, with attention. Then collectives that run beside computing are waited for only as far as they
-    take longer than all of it.
+    If a program has no such times, on CPUs, without a schedule and when the compiler was stopped early, `flops` at the
+    peak in bfloat16 is the time of computing, with attention. Then collectives that run beside computing are waited for
+    only as far as they take longer than all of it.
 
     What is left out: the time that a program takes to start, and that data and Python take; that devices slow down when
     hot or wait for the slowest; and the latency of small collectives.
@@ -169,9 +169,12 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     if flops is not None and (not isinstance(flops, int | float) or not flops >= 0):
         raise ValueError(f"`flops` is a number of operations, 0 or more; it was {flops!r}")
     if flops is None and _choose_source(program) == "flops":
+        reason, remedy = "as on CPUs, and on GPUs that XLA writes no schedule for", ""
+        if program.is_stopped:
+            reason, remedy = "since the compiler was stopped early", ", or compile with `stop_early=False`"
         raise ValueError(
-            "the program has no times of instructions, as on CPUs or when the compiler is stopped early; pass "
-            "`flops=`, the floating-point operations of a step on one device, or compile with `stop_early=False`"
+            f"the program has no times of instructions, {reason}; pass `flops=`, the floating-point operations of a "
+            f"step on one device{remedy}"
         )
     return estimate_with_computing(program, (flops or 0.0) / program.hardware.bf16_flops)
 
@@ -179,31 +182,27 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
 def estimate_with_computing(program: CompiledProgram, seconds: float) -> StepTime:
     """Returns what `estimate_step_time` does, with these seconds of computing if the program has no times itself."""
     source = _choose_source(program)
-    if source == "flops":
-        return _estimate_without_times(program, seconds)
-    measure = _make_tpu_measure(program) if source == "cycles" else _make_gpu_measure(program)
-    timeline = ProgramTimeline(program.hlo, program.mesh, program.hardware.host_bandwidth, measure)
-    spent = timeline.run(program.hlo.entry)
-    waiting, hidden, host = _split_sending(spent)
-    timelines = make_timelines(program.hlo, timeline)
-    return StepTime(spent.compute, spent.attention, waiting, hidden, host, source, ERRORS[source], timelines)
+    measure = functools.partial(_MEASURES[source], program)
+    hlo, is_timed = program.hlo, source != "flops"
+    timeline = ProgramTimeline(hlo, program.mesh, program.hardware.host_bandwidth, measure, is_timed)
+    spent = timeline.run(hlo.entry)
+    host = spent.waiting[TO_HOST] + spent.waiting[FROM_HOST]
+    mesh_axes = [links for links in spent.busy if links not in (TO_HOST, FROM_HOST)]
+    waiting = _drop_zeros({axes: spent.waiting[axes] for axes in mesh_axes})
+    hidden = _drop_zeros({axes: spent.busy[axes] - spent.waiting[axes] for axes in mesh_axes})
+    if is_timed:
+        timelines = make_timelines(hlo, timeline)
+        return StepTime(spent.compute, spent.attention, waiting, hidden, host, source, ERRORS[source], timelines)
+    # What is sent beside computing is waited for as far as it takes longer than all of that.
+    host += sum(max(spent.busy[links] - spent.waiting[links] - seconds, 0.0) for links in (TO_HOST, FROM_HOST))
+    waiting, hidden = hide_sending(seconds, waiting, hidden)
+    return StepTime(seconds, 0.0, waiting, hidden, host, source, ERRORS[source])
 
 
 def _choose_source(program: CompiledProgram) -> Source:
     if program.schedule:
         return "schedule"
     return "cycles" if not program.is_stopped and xla.ESTIMATED_CYCLES.search(program.text) else "flops"
-
-
-def _estimate_without_times(program: CompiledProgram, compute: float) -> StepTime:
-    timeline = ProgramTimeline(
-        program.hlo, program.mesh, program.hardware.host_bandwidth, lambda instruction: (0.0, 0.0), is_timed=False
-    )
-    spent = timeline.run(program.hlo.entry)
-    waiting, hidden, host = _split_sending(spent)
-    host += sum(max(spent.busy[links] - spent.waiting[links] - compute, 0.0) for links in (TO_HOST, FROM_HOST))
-    waiting, hidden = hide_sending(compute, waiting, hidden)
-    return StepTime(compute, 0.0, waiting, hidden, host, "flops", ERRORS["flops"])
 
 
 def hide_sending(
@@ -221,48 +220,45 @@ def hide_sending(
     return _drop_zeros(waiting), {axes: seconds - excess[axes] for axes, seconds in beside.items()}
 
 
-def _split_sending(spent: TimeSpent) -> tuple[dict[MeshAxes, float], dict[MeshAxes, float], float]:
-    """Returns what is waited for and what is hidden, by mesh axes, and the time that devices wait for the host."""
-    host = spent.waiting[TO_HOST] + spent.waiting[FROM_HOST]
-    mesh_axes = [links for links in spent.busy if links not in (TO_HOST, FROM_HOST)]
-    waiting = {axes: spent.waiting[axes] for axes in mesh_axes}
-    hidden = {axes: max(spent.busy[axes] - spent.waiting[axes], 0.0) for axes in mesh_axes}
-    return _drop_zeros(waiting), _drop_zeros(hidden), host
-
-
 def _drop_zeros(seconds_by_axes: Mapping[MeshAxes, float]) -> dict[MeshAxes, float]:
     return {axes: seconds for axes, seconds in seconds_by_axes.items() if seconds > 0}
 
 
-def _make_tpu_measure(program: CompiledProgram) -> Measure:
+def _measure_by_cycles(program: CompiledProgram, instruction: HloInstruction) -> tuple[float, float]:
+    """Returns the seconds of computing of an instruction on TPUs, and those of a kernel of attention."""
     hardware = program.hardware
-
-    def measure(instruction: HloInstruction) -> tuple[float, float]:
-        if cycles := xla.ESTIMATED_CYCLES.search(instruction.attributes):
-            return int(cycles[1]) / hardware.clock, 0.0
-        if xla.TPU_KERNEL not in instruction.attributes:
-            return 0.0, 0.0
-        if flops := count_kernel_flops(instruction):
-            return 0.0, flops / (KERNEL_EFFICIENCY * hardware.bf16_flops)
-        moved = sum(array.bytes for array in (*_list_kernel_operands(instruction), *instruction.results))
-        return moved / hardware.hbm_bandwidth, 0.0
-
-    return measure
+    if cycles := xla.ESTIMATED_CYCLES.search(instruction.attributes):
+        return int(cycles[1]) / hardware.clock, 0.0
+    if xla.TPU_KERNEL not in instruction.attributes:
+        return 0.0, 0.0
+    if flops := count_kernel_flops(instruction):
+        return 0.0, flops / (KERNEL_EFFICIENCY * hardware.bf16_flops)
+    moved = sum(array.bytes for array in (*_list_kernel_operands(instruction), *instruction.results))
+    return moved / hardware.hbm_bandwidth, 0.0
 
 
-def _make_gpu_measure(program: CompiledProgram) -> Measure:
-    attention_flops_per_second = KERNEL_EFFICIENCY * program.hardware.bf16_flops
+def _measure_by_schedule(program: CompiledProgram, instruction: HloInstruction) -> tuple[float, float]:
+    """Returns the seconds of computing of an instruction on GPUs, and those of attention that it is a part of."""
+    if _ATTENTION_SCOPE in instruction.op_name:
+        hlo, called = program.hlo, program.hlo.find_called(instruction)
+        inner = [product for name in called for product in hlo.by_computation[name]]
+        flops = sum(_count_dot_flops(hlo, product) for product in (instruction, *inner))
+        causal_flops = flops / 2  # the kernel of cuDNN skips what the mask hides, which these products compute
+        return 0.0, causal_flops / (KERNEL_EFFICIENCY * program.hardware.bf16_flops)
+    match = xla.SCHEDULING_NAME.search(instruction.attributes)
+    return program.schedule.get(match[1] if match else instruction.name, 0.0), 0.0
 
-    def measure(instruction: HloInstruction) -> tuple[float, float]:
-        if _ATTENTION_SCOPE in instruction.op_name:
-            hlo, called = program.hlo, program.hlo.find_called(instruction)
-            inner = [product for name in called for product in hlo.by_computation[name]]
-            flops = sum(_count_dot_flops(hlo, product) for product in (instruction, *inner))
-            return 0.0, flops / 2 / attention_flops_per_second  # causal
-        match = xla.SCHEDULING_NAME.search(instruction.attributes)
-        return program.schedule.get(match[1] if match else instruction.name, 0.0), 0.0
 
-    return measure
+def _measure_nothing(program: CompiledProgram, instruction: HloInstruction) -> tuple[float, float]:
+    return 0.0, 0.0
+
+
+# By source, what gives the seconds of computing and those of attention of an instruction.
+_MEASURES: Mapping[Source, Callable[[CompiledProgram, HloInstruction], tuple[float, float]]] = {
+    "cycles": _measure_by_cycles,
+    "schedule": _measure_by_schedule,
+    "flops": _measure_nothing,
+}
 
 
 def count_kernel_flops(kernel: HloInstruction) -> float:
