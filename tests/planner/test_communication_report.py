@@ -186,7 +186,7 @@ def test_a_report_is_a_table_a_page_and_json(compiled, tmp_path):
     assert "… 7 more; `.table(limit=None)` shows all" in report.table(limit=1)
     assert json.loads(report.to_json())["collectives"][0]["operation"] == "dot(embed -> mlp) + dot(mlp -> embed)"
     page = report.to_html(tmp_path / "page.html").read_text()
-    assert page.count("<tr>") == 9
+    assert page.count("<tr") == 9
     assert "dot(embed -&gt; mlp)" in page
     assert "nothing is sent" in str(communication_report(jax.jit(jnp.sin), jnp.ones(8)))
 

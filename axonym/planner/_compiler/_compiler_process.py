@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import Distribution, distributions, version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,21 +128,19 @@ def find_versions(platform: str, where: str) -> dict[str, str]:
     versions = {name: version(name) for name in ("jax", "jaxlib")}
     if platform in PLUGINS:
         plugin = PLUGINS[platform]
-        versions[plugin.package] = _find_distribution(plugin, where).version
+        folder = find_plugin_folder(plugin)
+        distribution = next(iter(distributions(name=plugin.package, path=[folder] if folder else sys.path)), None)
+        if distribution is None:
+            place = (
+                f"the folder {folder!r} of {plugin.variable} does not hold it" if folder else "which is not installed"
+            )
+            raise ModuleNotFoundError(
+                f"compiling for {where} needs {plugin.package}, {place}; install `axonym[{plugin.extra}]`, or set "
+                f"{plugin.variable} to a folder that holds it, as `make {plugin.make_target}` makes one",
+                name=plugin.module,
+            )
+        versions[plugin.package] = distribution.version
     return versions
-
-
-def _find_distribution(plugin: Plugin, where: str) -> Distribution:
-    folder = find_plugin_folder(plugin)
-    distribution = next(iter(distributions(name=plugin.package, path=[folder] if folder else sys.path)), None)
-    if distribution is not None:
-        return distribution
-    place = f"the folder {folder!r} of {plugin.variable} does not hold it" if folder else "which is not installed"
-    raise ModuleNotFoundError(
-        f"compiling for {where} needs {plugin.package}, {place}; install `axonym[{plugin.extra}]`, or set "
-        f"{plugin.variable} to a folder that holds it, as `make {plugin.make_target}` makes one",
-        name=plugin.module,
-    )
 
 
 def find_plugin_folder(plugin: Plugin) -> str:

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -118,25 +118,51 @@ def described_devices(
     hardware, sizes = _parse_description(description)
     if slices < 1 or (slices > 1 and hardware.platform != "tpu"):
         raise ValueError(f"`slices` is {slices}; TPUs have one or more, and other devices have one")
-    topology = Topology(hardware.name, sizes, slices, _choose_wrap(hardware, sizes, wrap))
-    if hardware.platform == "tpu":
-        devices = (device for index in range(slices) for device in _describe_slice(hardware, topology, index))
-        return tuple(sorted(devices, key=lambda device: device.id))
-    devices_per_process = sizes[-1] if hardware.platform == "gpu" else prod(sizes)
+    if wrap is None:
+        wrap = hardware.find_wrap(sizes) if hardware.platform == "tpu" else ()
+    elif hardware.platform != "tpu":
+        raise ValueError(f"`wrap` is of the torus of TPUs, and {hardware.name} has none; leave it out")
+    elif len(wrap) != len(sizes):
+        raise ValueError(
+            f"`wrap` has {len(wrap)} entries, but the torus has {len(sizes)} dimensions; give one for each"
+        )
+    topology = Topology(hardware.name, sizes, slices, tuple(map(bool, wrap)))
     return tuple(
         DescribedDevice(
             id=number,
-            process_index=number // devices_per_process,
+            process_index=host,
             platform=hardware.platform,
             device_kind=hardware.device_kind,
-            coords=(),
-            core_on_chip=0,
-            slice_index=0,
-            num_cores=None,
+            coords=coords,
+            core_on_chip=core,
+            slice_index=index,
+            num_cores=hardware.cores if hardware.platform == "tpu" else None,
             topology=topology,
         )
-        for number in range(prod(sizes))
+        for number, host, coords, core, index in _list_places(hardware, topology)
     )
+
+
+def _list_places(hardware: Hardware, topology: Topology) -> Iterator[tuple[int, int, tuple[int, ...], int, int]]:
+    """Yields the number of each device in ascending order, its host, chip, place on the chip, and slice."""
+    if hardware.platform != "tpu":
+        devices_per_host = topology.sizes[-1]  # of CPUs, all
+        for number in range(prod(topology.sizes)):
+            yield number, number // devices_per_host, (), 0, 0
+        return
+    x_size, y_size, z_size = (*topology.sizes, 1)[:3]
+    hosts_per_slice = -(-x_size * y_size * z_size // 4)  # each has 2 x 2 chips
+    for index in range(topology.slices):
+        numbers = itertools.count(_SLICE_IDS * (index + 1) if topology.slices > 1 else 0)
+        for z, y, x in itertools.product(range(z_size), range(y_size), range(x_size)):  # the first dimension fastest
+            host = hosts_per_slice * index + x // 2 + x_size // 2 * (y // 2 + y_size // 2 * z)
+            for core in range(hardware.devices_per_chip):
+                yield next(numbers), host, (x, y, z), core, index
+
+
+def count_devices(topology: Topology) -> int:
+    """Returns the number of devices of a machine."""
+    return prod(topology.sizes) * topology.slices * get_hardware(topology.hardware).devices_per_chip
 
 
 def choose_devices(devices: Any) -> tuple[DescribedDevice, ...]:
@@ -197,42 +223,3 @@ def _choose_example(hardware: Hardware, description: str) -> str:
         if has_torus and chips == 2**exponent:
             return "x".join(str(2 ** ((exponent + dim) // dims)) for dim in range(dims))
     return _EXAMPLES[hardware.platform][dims]
-
-
-def _choose_wrap(hardware: Hardware, sizes: tuple[int, ...], wrap: Sequence[bool] | None) -> tuple[bool, ...]:
-    if hardware.platform != "tpu":
-        if wrap is not None:
-            raise ValueError(f"`wrap` is of the torus of TPUs, and {hardware.name} has none; leave it out")
-        return ()
-    if wrap is None:
-        return hardware.find_wrap(sizes)
-    if len(wrap) != len(sizes):
-        raise ValueError(
-            f"`wrap` has {len(wrap)} entries, but the torus has {len(sizes)} dimensions; give one for each"
-        )
-    return tuple(map(bool, wrap))
-
-
-def _describe_slice(hardware: Hardware, topology: Topology, index: int) -> list[DescribedDevice]:
-    """Returns the devices of a slice: chips are counted with the first dimension fastest, hosts have 2 x 2 of them."""
-    x_size, y_size, z_size = (*topology.sizes, 1)[:3]
-    first_id = _SLICE_IDS * (index + 1) if topology.slices > 1 else 0
-    hosts_per_slice = -(-x_size * y_size * z_size // 4)
-    devices: list[DescribedDevice] = []
-    for z, y, x in itertools.product(range(z_size), range(y_size), range(x_size)):
-        host = hosts_per_slice * index + x // 2 + x_size // 2 * (y // 2 + y_size // 2 * z)
-        for core in range(hardware.devices_per_chip):
-            devices.append(
-                DescribedDevice(
-                    id=first_id + len(devices),
-                    process_index=host,
-                    platform="tpu",
-                    device_kind=hardware.device_kind,
-                    coords=(x, y, z),
-                    core_on_chip=core,
-                    slice_index=index,
-                    num_cores=hardware.cores,
-                    topology=topology,
-                )
-            )
-    return devices

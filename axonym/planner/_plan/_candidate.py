@@ -1,11 +1,10 @@
 """`Candidate`, a way to run a step; `Evaluation`, what is known of it; and `PlanRecord`, what a search found."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from .._machine._described_devices import Topology
+from .._machine._described_devices import Topology, count_devices
 from .._machine._hardware import Hardware, get_hardware
 from .._program._collectives import MeshAxes
 from .._step_time._step_time import StepTime
@@ -197,8 +196,7 @@ class PlanRecord:
     @property
     def devices(self) -> int:
         """The number of devices of the machine."""
-        per_chip = self.hardware.devices_per_chip
-        return math.prod(self.topology.sizes) * self.topology.slices * per_chip
+        return count_devices(self.topology)
 
     @property
     def best(self) -> Evaluation:

@@ -10,6 +10,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from ...mesh import create_mesh
+from ...report._format import check_count
 from ...report._table import PrintedTable, format_html_page, format_page
 from ...report._write_file import write_file
 from .._program._collectives import MeshAxes
@@ -205,10 +206,11 @@ class Plan(PlanRecord, PrintedTable):
             limit: How many candidates to show; all of them if None. The first `top` have tables of their parts.
 
         Raises:
+            TypeError: If the limit is not an integer.
             ValueError: If the limit is negative.
         """
-        if limit is not None and limit < 0:
-            raise ValueError(f"`limit` is the number of candidates to show, or None for all; it was {limit}.")
+        if limit is not None:
+            check_count("limit", limit, "the number of candidates to show, or None for all")
         return format_page(make_plan_page(self, limit))
 
     def to_dict(self) -> dict[str, Any]:

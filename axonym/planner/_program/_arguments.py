@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ...named._array import NamedArray, is_named_array
+from ...partitioning._leaves import count_array_bytes
 from . import _xla_text as xla
 from ._hlo_program import HloInstruction, HloProgram
 
@@ -30,6 +31,11 @@ class ArgumentArray(NamedTuple):
     def shard_shape(self) -> tuple[int, ...]:
         """The shape on one device."""
         return self.shape if self.sharding is None else self.sharding.shard_shape(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes on one device."""
+        return count_array_bytes(self.dtype, self.shard_shape)
 
 
 def group_arguments(arguments: Sequence[Any]) -> list[ArgumentArray]:

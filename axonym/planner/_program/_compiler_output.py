@@ -56,42 +56,33 @@ class ProgramMemory:
 
 def read_buffer_assignment(text: str) -> ProgramMemory | None:
     """Returns the memory of a program from the dump of its buffer assignment; None if it cannot be read."""
-    sizes: collections.Counter[str] = collections.Counter()
+    sizes = ProgramMemory(0, 0, 0, 0, 0).to_dict()
     argument_sizes: dict[int, int] = {}
-    peak_bytes = 0
     for size_text, attributes in xla.ALLOCATION.findall(text):
         size = int(size_text)
         match = xla.ALLOCATION_COLOR.search(attributes)
         color = int(match[1]) if match else _DEVICE_COLOR
         if color not in (_DEVICE_COLOR, HOST_SPACE):
             continue
-        if color == _DEVICE_COLOR:
-            peak_bytes += size
+        is_on_host = color == HOST_SPACE
+        prefix = "host_" if is_on_host else ""
+        if not is_on_host:
+            sizes["peak_bytes"] += size
         parameter = xla.ALLOCATION_PARAMETER.search(attributes)
         is_output = "maybe-live-out" in attributes
-        prefix = "host_" if color == HOST_SPACE else ""
         if parameter:
             argument_sizes[int(parameter[1])] = size
-            sizes[f"{prefix}argument"] += size
+            sizes[f"{prefix}argument_bytes"] += size
         if is_output:
-            sizes[f"{prefix}output"] += size
-        if parameter and is_output:
-            sizes[f"{prefix}alias"] += size
+            sizes[f"{prefix}output_bytes"] += size
+        if parameter and is_output and not is_on_host:
+            sizes["alias_bytes"] += size
         if not parameter and not is_output and "preallocated-temp" in attributes:
-            sizes[f"{prefix}temp"] += size
-    if not peak_bytes:
+            sizes[f"{prefix}temp_bytes"] += size
+    if not sizes["peak_bytes"]:
         return None
-    return ProgramMemory(
-        argument_bytes=sizes["argument"],
-        output_bytes=sizes["output"],
-        alias_bytes=sizes["alias"],
-        temp_bytes=sizes["temp"],
-        peak_bytes=peak_bytes,
-        host_argument_bytes=sizes["host_argument"],
-        host_output_bytes=sizes["host_output"],
-        host_temp_bytes=sizes["host_temp"],
-        argument_sizes=tuple(argument_sizes.get(number, 0) for number in range(max(argument_sizes, default=-1) + 1)),
-    )
+    numbers = range(max(argument_sizes, default=-1) + 1)
+    return ProgramMemory(**sizes, argument_sizes=tuple(argument_sizes.get(number, 0) for number in numbers))
 
 
 def read_gpu_schedule(text: str) -> dict[str, float]:

@@ -167,7 +167,7 @@ class HloProgram:
 
     def find_operands(self, instruction: HloInstruction) -> list[HloInstruction]:
         """Returns the instructions whose results an instruction takes."""
-        operands = (self._find(instruction.computation, name) for name in instruction.operands)
+        operands = (self._by_name.get((instruction.computation, name)) for name in instruction.operands)
         return [operand for operand in operands if operand is not None]
 
     def find_called(self, instruction: HloInstruction) -> list[str]:
@@ -229,7 +229,7 @@ class HloProgram:
 
     def _read_initial(self, loop: HloInstruction, index: int) -> int:
         """Returns the number with which an element of a loop's tuple starts; 0, as in JAX's own loops, if unknown."""
-        initial = self._find(loop.computation, loop.operands[0])
+        initial = self._by_name.get((loop.computation, loop.operands[0]))
         elements = initial.operands if initial is not None and initial.opcode == "tuple" else ()
         return (self._read_number(loop.computation, elements[index]) if index < len(elements) else None) or 0
 
@@ -257,13 +257,10 @@ class HloProgram:
 
     def _find_source(self, computation: str, name: str) -> HloInstruction | None:
         """Returns the instruction of a name, or what it copies."""
-        instruction = self._find(computation, name)
+        instruction = self._by_name.get((computation, name))
         if instruction is not None and instruction.opcode in ("copy", "bitcast", "convert"):
             return self._find_source(computation, instruction.operands[0])
         return instruction
-
-    def _find(self, computation: str, name: str) -> HloInstruction | None:
-        return self._by_name.get((computation, name))
 
     @functools.cached_property
     def _by_name(self) -> dict[tuple[str, str], HloInstruction]:

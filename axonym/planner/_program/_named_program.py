@@ -342,9 +342,13 @@ def _read_product(equation: Any, origins: list[Origin]) -> Product:
     if equation.primitive.name == "conv_general_dilated":
         summed = equation.params["dimension_numbers"].rhs_spec[1:]
         return Product(tuple(operands), ((), ()), result, tuple(operands[1].dims[dim] for dim in summed))
-    numbers = equation.params.get("dimension_numbers") or equation.params["ragged_dot_dimension_numbers"]
-    contracted, batched = getattr(numbers, "dot_dimension_numbers", numbers)
-    groups = _count_summed_groups(equation)
+    numbers = equation.params.get("dimension_numbers")
+    groups: dict[int, int] = {}  # of dimensions that a ragged product divides: each row is in one of them
+    if numbers is None:
+        ragged = equation.params["ragged_dot_dimension_numbers"]
+        numbers = ragged.dot_dimension_numbers
+        groups = dict.fromkeys(ragged.lhs_ragged_dimensions, equation.invars[2].aval.shape[-1])
+    contracted, batched = numbers
     reduced: list[Dim] = []
     for left_dim, right_dim in zip(*contracted, strict=True):
         (left_name, size), (right_name, _) = operands[0].dims[left_dim], operands[1].dims[right_dim]
@@ -364,15 +368,6 @@ def _read_product(equation: Any, origins: list[Origin]) -> Product:
         pairs = zip(operand.dims, dims, strict=True)
         gathered_names.append(tuple(name for (name, _), (needed_name, _) in pairs if name and not needed_name))
     return Product(tuple(needed), tuple(gathered_names), result, tuple(reduced))
-
-
-def _count_summed_groups(equation: Any) -> dict[int, int]:
-    """Returns for each dimension that a ragged product divides into groups the number of these."""
-    numbers = equation.params.get("ragged_dot_dimension_numbers")
-    if numbers is None:
-        return {}
-    count = equation.invars[2].aval.shape[-1]
-    return {dim: count for dim in numbers.lhs_ragged_dimensions}
 
 
 def _add_dims(product: Product, dims: tuple[Dim, ...]) -> Product:

@@ -41,7 +41,17 @@ def find_origin(program: HloProgram, instruction: HloInstruction) -> Origin:
     """Returns where an instruction comes from: otherwise the origin of its callers, then of its operands."""
     nearest = [instruction, *_find_callers(program, instruction)]
     named = (source for source in walk_sources(program, nearest) if source.op_name)
-    return _make_origin(program, next(named, instruction))
+    source = next(named, instruction)
+    op_name = source.op_name
+    layer, operation = split_op_name(op_name)
+    names = (name for scope in AXES_SCOPE.findall(operation) for name in xla.AXES_SEPARATOR.split(scope))
+    run_in: Pass = "forward"
+    if "rematted_computation" in op_name:  # JAX's scope of what `jax.checkpoint` computes again
+        run_in = "recomputed"
+    elif is_in_backward_pass(op_name):
+        run_in = "backward"
+    axes = tuple(dict.fromkeys(filter(None, names)))
+    return Origin(layer, operation, axes, run_in, find_source(program.find_frames(source)))
 
 
 def join_origins(origins: Sequence[Origin]) -> Origin:
@@ -50,20 +60,6 @@ def join_origins(origins: Sequence[Origin]) -> Origin:
     operations = dict.fromkeys(origin.operation for origin in origins if origin.operation)
     axes = tuple(dict.fromkeys(name for origin in origins for name in origin.axes))
     return origins[0]._replace(layer=" + ".join(layers), operation=" + ".join(operations), axes=axes)
-
-
-def _make_origin(program: HloProgram, instruction: HloInstruction) -> Origin:
-    """Returns what an instruction itself says of where it comes from."""
-    op_name = instruction.op_name
-    layer, operation = split_op_name(op_name)
-    names = (name for scope in AXES_SCOPE.findall(operation) for name in xla.AXES_SEPARATOR.split(scope))
-    run_in: Pass = "forward"
-    if "rematted_computation" in op_name:
-        run_in = "recomputed"
-    elif is_in_backward_pass(op_name):
-        run_in = "backward"
-    axes = tuple(dict.fromkeys(filter(None, names)))
-    return Origin(layer, operation, axes, run_in, find_source(program.find_frames(instruction)))
 
 
 def walk_sources(program: HloProgram, start: Sequence[HloInstruction]) -> Iterator[HloInstruction]:

@@ -1,6 +1,5 @@
 """`communication_report`: what a compiled program sends between devices; and assertions on it, for tests."""
 
-import html
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,7 @@ from typing import Any
 
 from ...named._format import suggest_name
 from ...report._format import format_bytes
-from ...report._table import STYLE, PrintedReport
+from ...report._table import Grid, GridPage, GridRow, PrintedReport, format_html_page
 from ...report._write_file import write_html_page
 from .._compiler._compiled_program import compile_function, find_mesh, get_platform, list_arguments, parse_program
 from .._program._arguments import group_arguments
@@ -178,19 +177,10 @@ class CommunicationReport(PrintedReport):
             yield "XLA for CPUs sends bfloat16 as float32 and no reduce-scatter; TPUs and GPUs send less."
 
     def _make_html(self, limit: int | None) -> str:
+        rows = [GridRow((*_make_cells(collective), collective.cause)) for collective in self.collectives[:limit]]
         heads = (*_HEADS, "cause")
-        marks = [" class='number'" if head in _NUMBERS else "" for head in heads]
-        head_cells = "".join(f"<th{mark}>{head}</th>" for mark, head in zip(marks, heads, strict=True))
-        rows = []
-        for collective in self.collectives[:limit]:
-            cells = "".join(
-                f"<td{mark}>{html.escape(cell)}</td>"
-                for mark, cell in zip(marks, (*_make_cells(collective), collective.cause), strict=True)
-            )
-            rows.append(f"<tr>{cells}</tr>")
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._format_notes() if note)
-        table = f"<table><thead><tr>{head_cells}</tr></thead><tbody>{''.join(rows)}</tbody></table>" if rows else ""
-        return f'<div class="axonym-table">{STYLE}<p>{html.escape(self._format_title())}</p>{table}{notes}</div>'
+        grids = [Grid("", heads, rows, [head for head in heads if head not in _NUMBERS])] if rows else []
+        return format_html_page(GridPage(self._format_title(), grids, [*filter(None, self._format_notes())]))
 
 
 def communication_report(fn: Any, /, *args: Any, **kwargs: Any) -> CommunicationReport:

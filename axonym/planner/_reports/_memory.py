@@ -1,6 +1,5 @@
 """`memory_report`: what a compiled program holds on a device, by group; and `assert_fits`, for tests."""
 
-import collections
 import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,11 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from ...named._arguments import check_integer
 from ...named._format import format_value
-from ...partitioning._leaves import count_array_bytes
 from ...report._format import format_bytes
 from ...report._table import STYLE, PrintedReport
 from ...report._write_file import write_html_page
@@ -265,11 +261,12 @@ def memory_report(fn: Any, /, *args: Any, device: str | int | Hardware | None = 
     memory: Any = compiled.memory_analysis()
     program = parse_program(compiled)
     saved, gradients = find_saved_activations(program, names)
+    arrays_by_argument = {name: group_arguments([tree]) for name, tree in arguments.items()}
     argument_sizes = () if described is None else described.memory.argument_sizes
     argument_groups = count_argument_groups(program, group_arguments([*arguments.values()]), argument_sizes)
     name, available = _find_available(described, device)
     return MemoryReport(
-        arguments=_count_argument_bytes(arguments),
+        arguments={name: sum(array.bytes for array in arrays) for name, arrays in arrays_by_argument.items() if arrays},
         results=memory.output_size_in_bytes,
         donated=memory.alias_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
@@ -341,18 +338,6 @@ def _split_memory(
         "temporaries": temporaries - saved_bytes - gradients,
         "program": memory.generated_code_size_in_bytes,
     }
-
-
-def _count_argument_bytes(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the bytes on a device of each argument that has arrays."""
-    sizes: collections.Counter[str] = collections.Counter()
-    for name, tree in arguments.items():
-        for leaf in jax.tree.leaves(tree):
-            if isinstance(leaf, jax.ShapeDtypeStruct):
-                sharding: Any = leaf.sharding
-                shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
-                sizes[name] += count_array_bytes(leaf.dtype, shape)
-    return dict(sizes)
 
 
 def assert_fits(

@@ -5,8 +5,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...mesh import create_mesh
@@ -14,7 +14,7 @@ from ...partitioning._fsdp import fsdp
 from .._compiler._compile_for import compile_for
 from .._compiler._compiled_program import CompiledProgram
 from .._machine._described_devices import DescribedDevice
-from .._machine._hardware import get_hardware
+from .._machine._hardware import Hardware, get_hardware
 from .._plan._candidate import Candidate, Evaluation
 from .._program._collectives import MeshAxes
 from .._reports._communication import communication_report
@@ -24,35 +24,29 @@ from .._step_time._step_time import estimate_with_computing
 from ._step_variants import StepVariant
 
 
+@dataclass
 class CandidateCompiler:
     """Compiles candidates for described devices.
 
-    Args:
+    Attributes:
         devices: The devices.
         jit_options: The options of `named_jit` other than mappings.
         compiler_options: Options of XLA.
         cache: As for `compile_for`.
-
-    Attributes:
         errors: The errors of candidates that could not be compiled.
     """
 
-    def __init__(
-        self,
-        devices: Sequence[DescribedDevice],
-        jit_options: Mapping[str, Any],
-        compiler_options: Mapping[str, Any] | None,
-        cache: bool | str | os.PathLike[str],
-    ) -> None:
-        self.devices, self._jit_options = tuple(devices), jit_options
-        self._compiler_options, self._cache = compiler_options, cache
-        self.errors: list[Exception] = []
-        self.hardware = get_hardware(devices[0].topology.hardware)
-        self._links: dict[tuple[tuple[str, int], ...], LinkModel] = {}
+    devices: tuple[DescribedDevice, ...]
+    jit_options: Mapping[str, Any]
+    compiler_options: Mapping[str, Any] | None
+    cache: bool | str | os.PathLike[str]
+    errors: list[Exception] = field(default_factory=list[Exception], init=False)
+    _links: dict[tuple[tuple[str, int], ...], LinkModel] = field(default_factory=dict, init=False)  # by mesh
 
-    def replace_devices(self, devices: Sequence[DescribedDevice]) -> "CandidateCompiler":
-        """Returns a compiler for other devices with the same options."""
-        return CandidateCompiler(devices, self._jit_options, self._compiler_options, self._cache)
+    @property
+    def hardware(self) -> Hardware:
+        """The figures of a device."""
+        return get_hardware(self.devices[0].topology.hardware)
 
     def make_link_model(self, candidate: Candidate) -> LinkModel:
         """Returns the model of the links of a candidate's mesh."""
@@ -74,7 +68,11 @@ class CandidateCompiler:
             program = self._compile(candidate, variant, with_codegen)
         except (TypeError, ValueError, RuntimeError, TimeoutError) as error:
             self.errors.append(error)
-            return replace(screened, stage="compiled", fits=False, problem=_format_problem(error))
+            lines = str(error).splitlines() or [repr(error)]
+            problem = lines[0]
+            if problem.endswith(":") and len(lines) > 1:  # what it announces comes last, as in tracebacks
+                problem += f" {lines[-1].strip()}"
+            return replace(screened, stage="compiled", fits=False, problem=problem)
         if not with_codegen:  # the cache may have it with code; a plan is the same with the cache and without
             program = replace(program, is_stopped=True)
         # Until cycles are known, computing takes what the screening says: operations, or the memory if that is slower.
@@ -92,22 +90,16 @@ class CandidateCompiler:
         )
 
     def _compile(self, candidate: Candidate, variant: StepVariant, with_codegen: bool) -> CompiledProgram:
-        step = fsdp(variant.fn, candidate.parameters, candidate.compute, retrace_warning=False, **self._jit_options)
+        step = fsdp(variant.fn, candidate.parameters, candidate.compute, retrace_warning=False, **self.jit_options)
         return compile_for(
             step,
             *variant.args,
             mesh=self.make_link_model(candidate).mesh,
             mapping=candidate.parameters,
             stop_early=not with_codegen,
-            compiler_options=self._compiler_options,
-            cache=self._cache,
+            compiler_options=self.compiler_options,
+            cache=self.cache,
         )
-
-
-def _format_problem(error: Exception) -> str:
-    """Returns an error in one line: its first, and the last if the first ends with a colon."""
-    lines = str(error).splitlines() or [repr(error)]
-    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
 
 
 class SearchProgress:

@@ -16,6 +16,10 @@ from ._candidate_compiler import CandidateCompiler, SearchProgress, is_usable
 from ._step_variants import StepVariant, vary_policy
 
 
+_MOST_HALVED = 4  # times that the batch is halved to find out what would fit
+_MOST_DOUBLED = 4  # times that the devices are doubled
+
+
 def describe_nearest_fits(
     nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler, log: SearchProgress
 ) -> list[str]:
@@ -102,7 +106,7 @@ def _try_machines(
     stored = (over for name, over in candidate.parameters.items() if candidate.compute.get(name) != over)
     axis = next(stored, tuple(candidate.mesh))[-1]
     for _ in range(_MOST_DOUBLED):
-        larger = larger.replace_devices(choose_larger_devices(larger.devices))
+        larger = replace(larger, devices=choose_larger_devices(larger.devices))
         candidate = replace(candidate, mesh={**candidate.mesh, axis: 2 * candidate.mesh[axis]})
         evaluation = larger.evaluate(replace(nearest, candidate=candidate), variant, with_codegen=False)
         yield f"on '{larger.devices[0].topology}' with `{axis}` of size {candidate.mesh[axis]}", evaluation
@@ -129,12 +133,6 @@ def choose_larger_devices(devices: Sequence[DescribedDevice]) -> tuple[Described
         hosts, *devices_per_host = topology.sizes
         sizes = (2 * hosts, *devices_per_host)
     return described_devices(str(replace(topology, sizes=tuple(sizes), slices=1)), slices=topology.slices)
-
-
-_MOST_HALVED = 4  # times that the batch is halved to find out what would fit
-
-
-_MOST_DOUBLED = 4  # times that the devices are doubled
 
 
 _CHANGES = {"another policy": _try_policies, "a smaller batch": _try_batches, "more devices": _try_machines}

@@ -1,7 +1,6 @@
 """`plan`: the mesh, the mappings and the policy with which a step is fastest on a machine that is not there."""
 
 import collections
-import math
 import os
 import sys
 import time
@@ -16,7 +15,7 @@ from ...named._array import NamedArray, is_named_array
 from ...partitioning.jit._named_jit import NamedJit
 from .._compiler._compile_cache import choose_cache_folder
 from .._compiler._compiler_process import find_versions
-from .._machine._described_devices import DescribedDevice, Topology, choose_devices
+from .._machine._described_devices import DescribedDevice, choose_devices, count_devices
 from .._machine._hardware import get_hardware
 from .._plan._candidate import Candidate, Evaluation, make_candidate_key, rank_evaluation
 from .._plan._plan import Plan
@@ -95,7 +94,10 @@ def plan(
     choose_cache_folder(cache)  # raises an error before the search
     plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn
     described = choose_devices(devices)
-    topology = _find_topology(described)
+    topology = described[0].topology
+    if len(described) != count_devices(topology):
+        whole = f"the {count_devices(topology)} devices of '{topology}'"
+        raise ValueError(f"`devices` are {len(described)} of {whole}; a plan is for all")
     versions = find_versions(get_hardware(topology.hardware).platform, f"'{topology}'")
     compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()
@@ -154,15 +156,6 @@ def _describe_step(fn: Any, args: Sequence[Any], variant: StepVariant) -> Iterat
         yield "results take memory of their own; what a step donates counts for functions of `named_jit` and `fsdp`"
 
 
-def _find_topology(described: Sequence[DescribedDevice]) -> Topology:
-    """Returns the machine of devices, which have to be all that it has."""
-    topology = described[0].topology
-    count = math.prod(topology.sizes) * topology.slices * get_hardware(topology.hardware).devices_per_chip
-    if len(described) != count:
-        raise ValueError(f"`devices` are {len(described)} of the {count} devices of '{topology}'; a plan is for all")
-    return topology
-
-
 def _screen_candidates(
     variants: Sequence[StepVariant],
     compiler: CandidateCompiler,
@@ -175,22 +168,15 @@ def _screen_candidates(
     program = variants[0].program  # all have the same names
     parsed = parse_fixed(fixed, (*program.parameter_names, *program.data_names), devices)
     for variant in variants:
-        candidates = list_candidates(variant.program, devices, parsed, pruned)
-        screened += _estimate_candidates(candidates, variant, compiler)
+        screening = Screening(variant.program, compiler.hardware, compiler.make_link_model, variant.arguments)
+        for candidate in list_candidates(variant.program, devices, parsed, pruned):
+            candidate = replace(candidate, policy=variant.policy, options=variant.options)
+            is_likely_to_fit = screening.estimate_memory(candidate) <= compiler.hardware.hbm_available
+            screened.append(Screened(screening.evaluate(candidate), variant, is_likely_to_fit))
     if not screened:
         reason = explain_no_candidate(program, devices, parsed, pruned)
         raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
     return sorted(screened, key=lambda candidate: candidate.rank)
-
-
-def _estimate_candidates(
-    candidates: Sequence[Candidate], variant: StepVariant, compiler: CandidateCompiler
-) -> Iterator[Screened]:
-    screening = Screening(variant.program, compiler.hardware, compiler.make_link_model, variant.arguments)
-    for candidate in candidates:
-        candidate = replace(candidate, policy=variant.policy, options=variant.options)
-        is_likely_to_fit = screening.estimate_memory(candidate) <= compiler.hardware.hbm_available
-        yield Screened(screening.evaluate(candidate), variant, is_likely_to_fit)
 
 
 def _rank_evaluations(

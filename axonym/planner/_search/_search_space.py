@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ...named._axis_layout import get_entry_axes
 from ...named._format import format_axes, suggest_name
 from .._plan._candidate import Candidate, CandidateKey, make_candidate_key
 from .._program._collectives import MeshAxes
@@ -165,22 +166,19 @@ def _parse_mapping(
                 f"`fixed` has the axis {name!r}, which no argument has{suggest_name(name, names)}; there are "
                 f"{', '.join(names)}"
             )
-        if value is None:
-            value = ()
-        elif isinstance(value, str):
-            value = (value,)
-        if not isinstance(value, tuple | list) or not all(isinstance(axis, str) for axis in value):
-            raise TypeError(f"`fixed` has {mapping[name]!r} for {name!r}; give a mesh axis, a tuple of them, or None")
-        if len(value) != len(set(value)):
-            raise ValueError(f"`fixed` has {name!r} over {tuple(value)}; give each mesh axis once")
-        for axis in value:
+        mesh_axes = get_entry_axes(value) if isinstance(value, str | tuple | list | None) else (value,)
+        if not all(isinstance(axis, str) for axis in mesh_axes):
+            raise TypeError(f"`fixed` has {value!r} for {name!r}; give a mesh axis, a tuple of them, or None")
+        if len(mesh_axes) != len(set(mesh_axes)):
+            raise ValueError(f"`fixed` has {name!r} over {mesh_axes}; give each mesh axis once")
+        for axis in mesh_axes:
             if axis not in axes:
                 hint = "" if mesh is not None else ", or those of a `mesh` that is fixed too"
                 raise ValueError(
                     f"`fixed` has {name!r} over {axis!r}, which is no mesh axis{suggest_name(axis, axes)}; there are "
                     f"{', '.join(axes)}{hint}"
                 )
-        assignment[name] = tuple(value)
+        assignment[name] = mesh_axes
     return assignment
 
 

@@ -54,7 +54,13 @@ def list_variants(
             "`policies` is given, but no argument has a `Stacked` or a `BlockSeq`, whose `gradient_checkpointing` they "
             "are; leave it out, or make the policy an option of the step"
         )
-    args = jax.tree.map(_drop_sharding, args)
+
+    def make_shape(leaf: Any) -> Any:
+        if not isinstance(leaf, ARRAY_TYPES):
+            return leaf
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
+
+    args = jax.tree.map(make_shape, args)  # without shardings, since each candidate has its own
     arguments = tuple(
         (array.group, make_named_shape(array.names, array.shape, array.dtype)) for array in group_arguments(args)
     )
@@ -86,12 +92,6 @@ def list_variants(
         _explain_trace_error(errors[0], arguments)
         raise errors[0]
     return variants
-
-
-def _drop_sharding(leaf: Any) -> Any:
-    if not isinstance(leaf, ARRAY_TYPES):
-        return leaf
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
 
 
 def _explain_trace_error(error: Exception, arguments: Sequence[tuple[str, NamedShape]]) -> None:

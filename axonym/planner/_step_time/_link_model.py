@@ -116,8 +116,14 @@ class LinkModel:
         """Returns the networks that connect the devices along mesh axes, the fastest first."""
         if mesh_axes not in self._levels:
             group = self._find_group(mesh_axes)
-            find = _find_torus_levels if self._hardware.torus_dims else _find_switch_levels
-            self._levels[mesh_axes] = tuple(level for level in find(group, self._hardware) if level.size > 1)
+            hardware = self._hardware
+            if hardware.torus_dims:
+                levels = _find_torus_levels(group, hardware)
+            else:
+                hosts = len({device.process_index for device in group})
+                inside = _make_switch(len(group) // hosts, hardware.link_bandwidth)
+                levels = [inside, _make_switch(hosts, hardware.network_bandwidth)]
+            self._levels[mesh_axes] = tuple(level for level in levels if level.size > 1)
         return self._levels[mesh_axes]
 
     def _find_group(self, mesh_axes: tuple[str, ...]) -> list[DescribedDevice]:
@@ -139,13 +145,6 @@ def _estimate_level(kind: str, whole: int, below: int, level: _Level) -> float:
 def _make_switch(size: int, bandwidth: float) -> _Level:
     """Returns a network in which each member sends with this speed to any other."""
     return _Level(size, bandwidth, bandwidth, bandwidth * size / max(size - 1, 1))
-
-
-def _find_switch_levels(group: Sequence[DescribedDevice], hardware: Hardware) -> list[_Level]:
-    """Returns the network in a host and that between hosts."""
-    hosts = len({device.process_index for device in group})
-    inside = _make_switch(len(group) // hosts, hardware.link_bandwidth)
-    return [inside, _make_switch(hosts, hardware.network_bandwidth)]
 
 
 def _find_torus_levels(group: Sequence[DescribedDevice], hardware: Hardware) -> list[_Level]:

@@ -1,18 +1,19 @@
 """`ProgramTimeline`: what a device spends its time on in a compiled program, in the order of the program."""
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from jax.sharding import Mesh
-
+from .._compiler._compiled_program import CompiledProgram
 from .._program import _xla_text as xla
 from .._program._collectives import find_group_axes, is_collective, read_exchange, read_replica_groups
-from .._program._hlo_program import HOST_SPACE, HloInstruction, HloProgram, parse_arrays, split_tuple
+from .._program._hlo_program import HOST_SPACE, HloInstruction, parse_arrays, split_tuple
 from ._link_model import LinkModel
 
 
+# Returns the seconds of computing of an instruction, and those of a kernel of attention.
+Measure: TypeAlias = Callable[[CompiledProgram, HloInstruction], tuple[float, float]]
 Links: TypeAlias = tuple[str, ...]  # mesh axes that something is sent along, or one of the two below
 TO_HOST: Links = ("to the memory of the host",)
 FROM_HOST: Links = ("from the memory of the host",)
@@ -121,25 +122,23 @@ class ProgramTimeline:
     turns, at the beginning and end of which nothing is on its way.
 
     Args:
-        program: The program.
-        mesh: Its mesh of described devices.
-        host_bandwidth: Bytes a second to and from the memory of the host.
+        compiled: The program.
         measure: Gives the seconds of computing of an instruction, and those of a kernel of attention.
         is_timed: Whether `measure` gives these. If not, what runs beside computing is not waited for.
+
+    Attributes:
+        program: Its instructions.
     """
 
-    def __init__(
-        self,
-        program: HloProgram,
-        mesh: Mesh,
-        host_bandwidth: float,
-        measure: Callable[[HloInstruction], tuple[float, float]],
-        is_timed: bool = True,
-    ) -> None:
-        self._program, self._mesh, self._links = program, mesh, LinkModel(mesh)
-        self._host_bandwidth, self._measure, self._is_timed = host_bandwidth, measure, is_timed
+    def __init__(self, compiled: CompiledProgram, measure: Measure, is_timed: bool) -> None:
+        self.program = compiled.hlo
+        self._compiled, self._measure, self._is_timed = compiled, measure, is_timed
+        self._links = LinkModel(compiled.mesh)
         self._clocks: dict[str, _Clock] = {}
-        self._received = _find_received(program)
+        self._received: dict[str, int] = {}  # the bytes that come from other slices, by what the transfer is called
+        for instruction in self.program.instructions:
+            if instruction.opcode == "recv" and (transfer := xla.SLICE_TRANSFER.search(instruction.attributes)):
+                self._received[transfer[1]] = instruction.results[0].bytes
 
     def run(self, computation: str) -> TimeSpent:
         """Returns what is spent in one run of a computation."""
@@ -152,7 +151,7 @@ class ProgramTimeline:
     def _run_computation(self, computation: str) -> _Clock:
         if computation not in self._clocks:
             clock = _Clock(self._is_timed)
-            for instruction in self._program.by_computation.get(computation, ()):
+            for instruction in self.program.by_computation.get(computation, ()):
                 self._run_instruction(instruction, clock)
             for key in [*clock.pending]:
                 self._end(key, clock)
@@ -160,7 +159,7 @@ class ProgramTimeline:
         return self._clocks[computation]
 
     def _run_instruction(self, instruction: HloInstruction, clock: _Clock) -> None:
-        program, opcode = self._program, instruction.opcode
+        program, opcode = self.program, instruction.opcode
         called = program.find_called(instruction)
         if opcode == "while":
             turn = self._run_computation(program.find_body(instruction))
@@ -175,9 +174,13 @@ class ProgramTimeline:
             self._end(self._find_start(instruction, clock), clock)
         elif opcode.endswith("-start") and _HOST_LAYOUT in instruction.shape:
             size, links = _read_host_transfer(instruction)
-            clock.start(instruction.name, instruction, links, size / self._host_bandwidth)
+            clock.start(instruction.name, instruction, links, size / self._compiled.hardware.host_bandwidth)
         elif opcode == "send" and (transfer := xla.SLICE_TRANSFER.search(instruction.attributes)):
-            self._start_slice_transfer(instruction, transfer[1], transfer[2], clock)
+            key, kind = transfer[1], transfer[2].lower().replace("_", "-")
+            if kind == "one-to-one":
+                kind = "collective-permute"
+            seconds = self._links.estimate_slice_seconds(kind, self._received.get(key, instruction.results[0].bytes))
+            clock.start(key, instruction, self._links.slice_axes, seconds)
         elif is_collective(instruction):
             self._run_collectives(instruction, [instruction], clock)
         else:
@@ -185,7 +188,7 @@ class ProgramTimeline:
             if collectives and opcode.endswith(("fusion", "-start")):
                 self._run_collectives(instruction, collectives, clock)
             else:
-                clock.compute(instruction, *self._measure(instruction))
+                clock.compute(instruction, *self._measure(self._compiled, instruction))
 
     def _run_collectives(self, instruction: HloInstruction, collectives: list[HloInstruction], clock: _Clock) -> None:
         """Runs the collectives that an instruction is, starts, or has fused into it."""
@@ -198,7 +201,7 @@ class ProgramTimeline:
             clock.wait(instruction.name)
             return
         # A fusion. It may have the whole collective, or its start, a middle part, or its end.
-        fused = self._program.by_computation[collectives[0].computation]
+        fused = self.program.by_computation[collectives[0].computation]
         attributes = "".join(inner.attributes for inner in fused)
         is_start, is_end = "AsyncCollectiveStart" in attributes, "AsyncCollectiveDone" in attributes
         by_key = {
@@ -208,7 +211,7 @@ class ProgramTimeline:
         new = {} if is_end else {key: collective for key, collective in by_key.items() if key not in clock.pending}
         for key, collective in new.items():
             clock.start(key, collective, *self._estimate(collective))
-        clock.compute(instruction, *self._measure(instruction))
+        clock.compute(instruction, *self._measure(self._compiled, instruction))
         if is_start:
             return
         for key in by_key if is_end else new:
@@ -228,7 +231,7 @@ class ProgramTimeline:
     def _find_start(self, instruction: HloInstruction, clock: _Clock) -> str:
         """Returns the key of what an instruction ends."""
         for _ in range(_MOST_UPDATES):
-            operands = self._program.find_operands(instruction)
+            operands = self.program.find_operands(instruction)
             if not operands:
                 break
             instruction = operands[0]
@@ -240,27 +243,11 @@ class ProgramTimeline:
 
     def _estimate(self, collective: HloInstruction) -> tuple[Links, float]:
         """Returns the mesh axes that a collective goes along, and its seconds."""
-        kind, results = read_exchange(self._program, collective)
-        groups = read_replica_groups(collective.attributes, self._mesh.size)
-        axes = self._mesh.axis_names if groups is None else find_group_axes(groups, dict(self._mesh.shape))
+        mesh = self._compiled.mesh
+        kind, results = read_exchange(self.program, collective)
+        groups = read_replica_groups(collective.attributes, mesh.size)
+        axes = mesh.axis_names if groups is None else find_group_axes(groups, dict(mesh.shape))
         return axes, self._links.estimate_seconds(kind, sum(result.bytes for result in results), axes)
-
-    def _start_slice_transfer(self, send: HloInstruction, key: str, kind: str, clock: _Clock) -> None:
-        kind = kind.lower().replace("_", "-")
-        if kind == "one-to-one":
-            kind = "collective-permute"
-        size = self._received.get(key, send.results[0].bytes)
-        seconds = self._links.estimate_slice_seconds(kind, size)
-        clock.start(key, send, self._links.slice_axes, seconds)
-
-
-def _find_received(program: HloProgram) -> Mapping[str, int]:
-    """Returns the bytes that come from other slices, by what they are called."""
-    received: dict[str, int] = {}
-    for instruction in program.instructions:
-        if instruction.opcode == "recv" and (transfer := xla.SLICE_TRANSFER.search(instruction.attributes)):
-            received[transfer[1]] = instruction.results[0].bytes
-    return received
 
 
 def _read_host_transfer(start: HloInstruction) -> tuple[int, Links]:

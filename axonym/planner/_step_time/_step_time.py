@@ -1,8 +1,7 @@
 """`estimate_step_time`: the seconds of a step, from what the compiler knows of it and from published figures."""
 
-import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -10,7 +9,7 @@ from .._compiler._compiled_program import CompiledProgram
 from .._program import _xla_text as xla
 from .._program._collectives import MeshAxes
 from .._program._hlo_program import HloArray, HloInstruction, HloProgram, parse_arrays
-from ._program_timeline import FROM_HOST, TO_HOST, ProgramTimeline
+from ._program_timeline import FROM_HOST, TO_HOST, Measure, ProgramTimeline
 from ._timeline import Timeline, make_timelines
 
 
@@ -182,16 +181,15 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
 def estimate_with_computing(program: CompiledProgram, seconds: float) -> StepTime:
     """Returns what `estimate_step_time` does, with these seconds of computing if the program has no times itself."""
     source = _choose_source(program)
-    measure = functools.partial(_MEASURES[source], program)
-    hlo, is_timed = program.hlo, source != "flops"
-    timeline = ProgramTimeline(hlo, program.mesh, program.hardware.host_bandwidth, measure, is_timed)
-    spent = timeline.run(hlo.entry)
+    is_timed = source != "flops"
+    timeline = ProgramTimeline(program, _MEASURES[source], is_timed)
+    spent = timeline.run(program.hlo.entry)
     host = spent.waiting[TO_HOST] + spent.waiting[FROM_HOST]
     mesh_axes = [links for links in spent.busy if links not in (TO_HOST, FROM_HOST)]
     waiting = _drop_zeros({axes: spent.waiting[axes] for axes in mesh_axes})
     hidden = _drop_zeros({axes: spent.busy[axes] - spent.waiting[axes] for axes in mesh_axes})
     if is_timed:
-        timelines = make_timelines(hlo, timeline)
+        timelines = make_timelines(timeline)
         return StepTime(spent.compute, spent.attention, waiting, hidden, host, source, ERRORS[source], timelines)
     # What is sent beside computing is waited for as far as it takes longer than all of that.
     host += sum(max(spent.busy[links] - spent.waiting[links] - seconds, 0.0) for links in (TO_HOST, FROM_HOST))
@@ -253,8 +251,7 @@ def _measure_nothing(program: CompiledProgram, instruction: HloInstruction) -> t
     return 0.0, 0.0
 
 
-# By source, what gives the seconds of computing and those of attention of an instruction.
-_MEASURES: Mapping[Source, Callable[[CompiledProgram, HloInstruction], tuple[float, float]]] = {
+_MEASURES: Mapping[Source, Measure] = {
     "cycles": _measure_by_cycles,
     "schedule": _measure_by_schedule,
     "flops": _measure_nothing,

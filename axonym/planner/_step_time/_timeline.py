@@ -87,21 +87,23 @@ class Timeline:
         return sum(event.waited for event in self.events)
 
 
-def make_timelines(program: HloProgram, scheduled: ProgramTimeline) -> tuple[Timeline, ...]:
+def make_timelines(scheduled: ProgramTimeline) -> tuple[Timeline, ...]:
     """Returns a turn of each of the heaviest loops, in the order of the program; the whole program if it has none."""
-    total = scheduled.run(program.entry).total
+    entry = scheduled.program.entry
+    total = scheduled.run(entry).total
     if not total:
         return ()
-    loops = [*_list_loops(program, scheduled)]
+    loops = [*_list_loops(scheduled)]
     heaviest = sorted(loops, key=lambda loop: -loop[2])[:_MOST_LOOPS]
     heavy_loops = [loop for loop in loops if loop in heaviest and loop[2] >= _LEAST_SHARE * total]
     if not heavy_loops:
-        return (_make_timeline(program, scheduled, program.entry, 1),)
-    return tuple(_make_timeline(program, scheduled, body, turns) for body, turns, _ in heavy_loops)
+        return (_make_timeline(scheduled, entry, 1),)
+    return tuple(_make_timeline(scheduled, body, turns) for body, turns, _ in heavy_loops)
 
 
-def _list_loops(program: HloProgram, scheduled: ProgramTimeline) -> Iterator[tuple[str, int, float]]:
+def _list_loops(scheduled: ProgramTimeline) -> Iterator[tuple[str, int, float]]:
     """Yields the computation of each loop, how often it runs, and the seconds of all that, without inner loops."""
+    program = scheduled.program
     for instruction in program.instructions:
         if instruction.opcode == "while" and program.count_trips(instruction) > 1:
             body = program.find_body(instruction)
@@ -111,7 +113,8 @@ def _list_loops(program: HloProgram, scheduled: ProgramTimeline) -> Iterator[tup
             yield body, turns, turns * (scheduled.run(body).total - inner_seconds)
 
 
-def _make_timeline(program: HloProgram, scheduled: ProgramTimeline, computation: str, turns: int) -> Timeline:
+def _make_timeline(scheduled: ProgramTimeline, computation: str, turns: int) -> Timeline:
+    program = scheduled.program
     seconds = scheduled.run(computation).total
     times = sorted(scheduled.list_times(computation), key=lambda time: (time.start, time.end))
     computing = _group_short([time for time in times if not time.links], _SHORT_SHARE * seconds)
