@@ -181,13 +181,13 @@ def list_parameters(fn: Any, args: Sequence[Any], count: int) -> tuple[str, ...]
     They are numbers for one that is lowered, and if only some of the arguments count, as with static ones of `jax.jit`.
     """
     try:
-        parameters = [*inspect.signature(fn).parameters.values()] if count == len(args) else []
-    except (TypeError, ValueError):
-        parameters = []
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # of what is lowered, and of some builtin functions
+        parameters = ()
     names = [
         parameter.name
         for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        if count == len(args) and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     return tuple(names[number] if number < len(names) else str(number) for number in range(count))
 

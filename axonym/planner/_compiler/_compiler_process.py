@@ -131,9 +131,9 @@ def find_versions(platform: str, where: str) -> dict[str, str]:
         folder = find_plugin_folder(plugin)
         distribution = next(iter(distributions(name=plugin.package, path=[folder] if folder else sys.path)), None)
         if distribution is None:
-            place = (
-                f"the folder {folder!r} of {plugin.variable} does not hold it" if folder else "which is not installed"
-            )
+            place = "which is not installed"
+            if folder:
+                place = f"the folder {folder!r} of {plugin.variable} does not hold it"
             raise ModuleNotFoundError(
                 f"compiling for {where} needs {plugin.package}, {place}; install `axonym[{plugin.extra}]`, or set "
                 f"{plugin.variable} to a folder that holds it, as `make {plugin.make_target}` makes one",
@@ -236,6 +236,7 @@ def _run_child(job: CompileJob, folder: Path, timeout: float) -> tuple[int | Non
     start_time, dump_size = time.monotonic(), None
     with (folder / "errors.txt").open("wb") as errors:
         child = subprocess.Popen(
+            # With -P, modules are not looked for in the folder of the child, where names may be those of others.
             [sys.executable, "-P", _CHILD, folder],
             env=make_environment(job.platform, folder),
             stdin=subprocess.PIPE,  # which ends with this process, and the child with it
@@ -250,7 +251,7 @@ def _run_child(job: CompileJob, folder: Path, timeout: float) -> tuple[int | Non
                     return child.returncode, usage.ru_utime + usage.ru_stime
                 if job.stop_early:
                     previous_size, dump_size = dump_size, _measure_dump(folder)
-                    # Of the same size twice, so that no part is missing.
+                    # The dump is complete once it has the same size twice and ends as programs do.
                     if dump_size is not None and dump_size == previous_size:
                         return None, _stop_child(child)
                 if time.monotonic() - start_time > timeout:
@@ -280,7 +281,7 @@ def _measure_dump(folder: Path) -> int | None:
         return None
     size = path.stat().st_size
     with path.open("rb") as file:
-        file.seek(max(size - 8, 0))
+        file.seek(max(size - 8, 0))  # the end alone, since the file is long and this is asked often
         return size if file.read().rstrip().endswith(b"}") else None
 
 
@@ -333,7 +334,7 @@ def _explain_end(job: CompileJob, exit_code: int | None, log: Sequence[str]) -> 
         return OSError(
             f"the disk is full: {compiler} writes to {tempfile.gettempdir()!r}; free some of it or set TMPDIR\n{last}"
         )
-    if exit_code is not None and exit_code < 0:
+    if exit_code is not None and exit_code < 0:  # the number of a signal
         name = signal.Signals(-exit_code).name
         hint = "; there may be too little memory on this machine" if name == "SIGKILL" else ""
         return RuntimeError(f"{compiler} was killed by {name} before it had a result{hint}\n{last}".rstrip())

@@ -269,4 +269,4 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
         ...     nym.planner.read_plan(plan.to_json(f"{folder}/plan.json")) == plan
         True
     """
-    return Plan(**read_plan_file(path))
+    return Plan(**vars(read_plan_file(path)))

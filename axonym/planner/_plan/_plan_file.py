@@ -14,7 +14,7 @@ from ...named._cache import cached_plan
 from ...report._table import format_html_page
 from ...report._write_file import write_file
 from .._step_time._timeline import TimelineEvent
-from ._candidate import Candidate, Evaluation, PlanRecord
+from ._candidate import Evaluation, PlanRecord
 from ._plan_figure import draw_plan, draw_timeline, format_svg
 from ._plan_table import make_plan_page
 
@@ -37,7 +37,7 @@ def _list_hints(kind: type) -> dict[str, Any]:
 
 def make_plan_dict(plan: PlanRecord) -> dict[str, Any]:
     """Returns a plan as dictionaries, lists, strings, numbers and None."""
-    fields = _encode_fields(plan, PlanRecord)
+    fields = _encode(plan, PlanRecord)
     candidates = {name: fields.pop(name) for name in ("evaluations", "screened")}
     return {"kind": _KIND, "format": FORMAT, **fields, **candidates}  # the longest part comes last
 
@@ -48,10 +48,9 @@ def _encode(value: Any, kind: Any) -> Any:
         return value
     if kind is Any:  # an option
         return value if isinstance(value, bool | int | float | str) else repr(value)
-    if kind is Evaluation:
-        return _encode_fields(value.candidate, Candidate) | _encode_fields(value, Evaluation, without="candidate")
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _encode_fields(value, kind)
+        fields = {name: _encode(getattr(value, name), hint) for name, hint in _list_hints(kind).items()}
+        return fields.pop("candidate", {}) | fields  # an evaluation has the fields of its candidate beside its own
     if kind is TimelineEvent:  # of which there are many
         hints = _list_hints(TimelineEvent).values()
         return [_encode(part, hint) for part, hint in zip(value, hints, strict=True)]
@@ -65,13 +64,8 @@ def _encode(value: Any, kind: Any) -> Any:
     return _encode(value, arguments[0]) if origin is UnionType else value
 
 
-def _encode_fields(value: Any, kind: type, without: str = "") -> dict[str, Any]:
-    hints = _list_hints(kind).items()
-    return {name: _encode(getattr(value, name), hint) for name, hint in hints if name != without}
-
-
-def read_plan_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the fields of the plan in a file.
+def read_plan_file(path: str | os.PathLike[str]) -> PlanRecord:
+    """Returns the plan in a file.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -83,15 +77,14 @@ def read_plan_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         if data["kind"] != _KIND:
             raise ValueError("of another kind")
         version = data["format"]
-        fields = _decode_fields(data, PlanRecord) if version == FORMAT else {}
+        if version == FORMAT:
+            return _decode(data, PlanRecord)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no plan {name}; write one with `Plan.to_json`") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # not UTF-8, not JSON, or no plan
         raise ValueError(f"{name} is not a plan, or is damaged; write it again with `Plan.to_json`") from None
-    if version != FORMAT:
-        reads = f"this version of Axonym reads format {FORMAT}"
-        raise ValueError(f"the plan {name} has format {version!r}, and {reads}; make the plan again")
-    return fields
+    reads = f"this version of Axonym reads format {FORMAT}"
+    raise ValueError(f"the plan {name} has format {version!r}, and {reads}; make the plan again")
 
 
 def _decode(value: Any, kind: Any) -> Any:
@@ -100,10 +93,10 @@ def _decode(value: Any, kind: Any) -> Any:
         return value
     if kind in (str, int, float, bool):
         return _check_type(value, kind)
-    if kind is Evaluation:
-        return Evaluation(candidate=_decode(value, Candidate), **_decode_fields(value, Evaluation, without="candidate"))
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return kind(**_decode_fields(value, kind))
+        if kind is Evaluation:
+            value = {**value, "candidate": value}
+        return kind(**{name: _decode(value[name], hint) for name, hint in _list_hints(kind).items()})
     if kind is TimelineEvent:
         hints = _list_hints(TimelineEvent).values()
         return TimelineEvent(*(_decode(part, hint) for part, hint in zip(value, hints, strict=True)))
@@ -120,10 +113,6 @@ def _decode(value: Any, kind: Any) -> Any:
     if value not in arguments:
         raise ValueError(f"{value!r} is not one of {arguments}")
     return value
-
-
-def _decode_fields(data: Mapping[str, Any], kind: type, without: str = "") -> dict[str, Any]:
-    return {name: _decode(data[name], hint) for name, hint in _list_hints(kind).items() if name != without}
 
 
 def _check_type(value: Any, kind: type) -> Any:

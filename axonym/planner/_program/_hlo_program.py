@@ -10,7 +10,7 @@ from . import _xla_text as xla
 
 
 HOST_SPACE = 5  # the number of the memory of the host in layouts, as in `f32[8]{0:T(128)S(5)}`
-_BITS = {
+_BITS = {  # of an element, by XLA's name of its dtype
     **{"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32, "s64": 64},
     **{"u64": 64, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128, "s2": 2, "u2": 2},
     **{"f4e2m1fn": 4, "f8e8m0fnu": 8, "f8e4m3": 8, "f8e4m3fn": 8, "f8e4m3fnuz": 8, "f8e4m3b11fnuz": 8},
@@ -160,6 +160,7 @@ class HloProgram:
         counter, limit = self._find_source(condition, root.operands[0]), self._read_number(condition, root.operands[1])
         if counter is None or counter.opcode != "get-tuple-element" or limit is None:
             return 1
+        # A loop that counts up runs (limit - initial) / step times, rounded up.
         index = _read_tuple_index(counter) or 0
         step = self._read_step(loop, index)
         distance = limit - self._read_initial(loop, index) + ("direction=LE" in root.attributes)
@@ -191,7 +192,7 @@ class HloProgram:
         while frame in self._frames:
             file, line_number, parent = self._frames[frame]
             frames.append((file, line_number))
-            frame = parent if parent < frame else 0
+            frame = parent if parent < frame else 0  # callers have smaller numbers; others would make a circle
         return frames
 
     @functools.cached_property
@@ -230,15 +231,17 @@ class HloProgram:
     def _read_initial(self, loop: HloInstruction, index: int) -> int:
         """Returns the number with which an element of a loop's tuple starts; 0, as in JAX's own loops, if unknown."""
         initial = self._by_name.get((loop.computation, loop.operands[0]))
-        elements = initial.operands if initial is not None and initial.opcode == "tuple" else ()
-        return (self._read_number(loop.computation, elements[index]) if index < len(elements) else None) or 0
+        if initial is None or initial.opcode != "tuple" or index >= len(initial.operands):
+            return 0
+        return self._read_number(loop.computation, initial.operands[index]) or 0
 
     def _read_step(self, loop: HloInstruction, index: int) -> int:
         """Returns the constant that a turn adds to an element of a loop's tuple; 0 if it does something else to it."""
         body = self.find_body(loop)
         root = self._roots.get(body)
-        elements = root.operands if root is not None and root.opcode == "tuple" else ()
-        new = self._find_source(body, elements[index]) if index < len(elements) else None
+        if root is None or root.opcode != "tuple" or index >= len(root.operands):
+            return 0
+        new = self._find_source(body, root.operands[index])
         if new is None or new.opcode != "add":
             return 0
         sources = [self._find_source(body, name) for name in new.operands]

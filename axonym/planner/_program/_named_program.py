@@ -33,7 +33,7 @@ _PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilate
 _ADDITIONS = frozenset({"add", "add_any"})
 _SUMS = frozenset({"psum", "psum2", "psum_invariant"})
 _RESHARDS = frozenset({"reshard", "sharding_constraint"})
-_KERNELS = frozenset({"pallas_call"})
+_KERNELS = frozenset({"pallas_call"})  # whose programs are of blocks, which have no names
 
 
 class NamedShape(NamedTuple):
@@ -226,7 +226,9 @@ class _ProgramReader:
         elif name in _COPIES:
             if name in _RESHARDS:
                 self._note_reshard(equation, operands, runs)
-            return [*operands[: len(nothing)], *nothing[len(operands) :]] if len(nothing) > 1 else operands[:1]
+            if len(nothing) == 1:
+                return operands[:1]  # the others are such as the places of a slice
+            return [*operands[: len(nothing)], *nothing[len(operands) :]]  # of `optimization_barrier`
         elif name not in _KERNELS:
             return self._read_inner(equation, operands, runs)
         return nothing
@@ -252,7 +254,7 @@ class _ProgramReader:
         elif name in _ADDITIONS and None not in operands:
             first, _ = self._sums[operands[0]]
             second, _ = self._sums[operands[1]]
-            if first.result == second.result:
+            if first.result == second.result:  # else each needs a collective of its own
                 reduced = tuple(dict.fromkeys((*first.reduced, *second.reduced)))
                 self._sums[operands[0]] = first._replace(reduced=reduced), runs
                 self._sums[operands[1]] = second, 0
@@ -289,6 +291,7 @@ class _ProgramReader:
     def _read_scan(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         inner, length = equation.params["jaxpr"], equation.params["length"]
         body = _open_jaxpr(inner)
+        # Operands are constants, then carries, then stacks; results are carries, then stacks.
         carried = sum(map(_has_equal_rank, equation.outvars, body.outvars))
         constants = sum(map(_has_equal_rank, equation.invars, body.invars)) - carried
         scanned = constants + carried  # the number of the first operand that each turn has a part of
@@ -296,6 +299,7 @@ class _ProgramReader:
             # A part of an argument that is reshaped first, as a batch is into microbatches, keeps its axis.
             if origin is not None and self._leaves[origin].sizes == tuple(variable.aval.shape):
                 self.looped.add(origin)
+        # What each turn gives is collected for later: mostly activations for the backward pass, or gradients.
         for variable in equation.outvars[carried:]:
             self.saved[_read_shape(variable.aval)] += 1
         origins = [*operands[:constants], *[None] * carried, *operands[scanned:]]
@@ -340,10 +344,10 @@ def _read_product(equation: Any, origins: list[Origin]) -> Product:
     operands = [_read_shape(variable.aval, origins[number]) for number, variable in enumerate(equation.invars[:2])]
     result = _read_shape(equation.outvars[0].aval)
     if equation.primitive.name == "conv_general_dilated":
-        summed = equation.params["dimension_numbers"].rhs_spec[1:]
+        summed = equation.params["dimension_numbers"].rhs_spec[1:]  # the kernel's inputs and window, not its outputs
         return Product(tuple(operands), ((), ()), result, tuple(operands[1].dims[dim] for dim in summed))
     numbers = equation.params.get("dimension_numbers")
-    groups: dict[int, int] = {}  # of dimensions that a ragged product divides: each row is in one of them
+    groups: Mapping[int, Any] = {}  # of dimensions that a ragged product divides: each row is in one of them
     if numbers is None:
         ragged = equation.params["ragged_dot_dimension_numbers"]
         numbers = ragged.dot_dimension_numbers

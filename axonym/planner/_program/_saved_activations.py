@@ -1,6 +1,6 @@
 """What loops of layers keep for the backward pass, read from a program, with the names that the function gives it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -100,7 +100,13 @@ def find_saved_activations(program: HloProgram, names: Sequence[SavedName]) -> t
     """Returns what loops of layers save, the largest first, and the bytes of the gradients that they collect."""
     saved: list[tuple[SavedActivation, str]] = []
     gradient_bytes = 0
-    for write in _find_stacking_writes(program):
+    for write in program.instructions:
+        if write.opcode != "dynamic-update-slice":
+            continue
+        is_differentiated = "jvp(" in write.op_name and _WRITE in write.op_name
+        # What goes to the host loses its scopes on the way.
+        if not (is_differentiated or write.is_on_host) or not _has_slice_per_iteration(program, write):
+            continue
         if write.is_on_host or not is_in_backward_pass(write.op_name):
             saved.append(_describe_saved(program, write))
         elif not write.memory_space:
@@ -125,15 +131,6 @@ def _add_names(saved: Sequence[tuple[SavedActivation, str]], names: Sequence[Sav
                     name_by_index[index] = name.name
                     break
     return [replace(array, name=name_by_index.get(index, "")) for index, (array, _) in enumerate(saved)]
-
-
-def _find_stacking_writes(program: HloProgram) -> Iterator[HloInstruction]:
-    """Yields what writes a slice in each iteration of a differentiated loop."""
-    for instruction in program.instructions:
-        if instruction.opcode == "dynamic-update-slice":
-            is_saving = "jvp(" in instruction.op_name and _WRITE in instruction.op_name
-            if (is_saving or instruction.is_on_host) and _has_slice_per_iteration(program, instruction):
-                yield instruction
 
 
 def _has_slice_per_iteration(program: HloProgram, write: HloInstruction) -> bool:

@@ -179,21 +179,20 @@ class MemoryReport(PrintedReport):
             if name == "results" and self.donated:
                 note = f"and {format_bytes(self.donated)} in the memory of donated arguments"
             yield name, format_bytes(size), note
-            if name == "saved activations":
-                yield from self._list_saved(limit)
+            if name != "saved activations":
+                continue
+            for array in self.saved[:limit]:
+                origin = "/".join(filter(None, (array.layer, array.operation)))
+                if not origin and not array.name:
+                    origin = "input of the layer"
+                note = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+                if origin:
+                    note += f"  {origin}"
+                if array.memory != "device":
+                    note += f", in the memory of the {array.memory}"
+                yield f"  {array.name or 'saved for the backward pass'}", format_bytes(array.bytes), note
         if self.host:
             yield "memory of the host", format_bytes(self.host), ""
-
-    def _list_saved(self, limit: int | None) -> Iterator[tuple[str, str, str]]:
-        for array in self.saved[:limit]:
-            origin = "/".join(filter(None, (array.layer, array.operation)))
-            if not origin and not array.name:
-                origin = "input of the layer"
-            note = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
-            note += f"  {origin}" if origin else ""
-            note += "" if array.memory == "device" else f", in the memory of the {array.memory}"
-            name = array.name or "saved for the backward pass"
-            yield f"  {name}", format_bytes(array.bytes), note
 
     def _list_notes(self, limit: int | None) -> Iterator[str]:
         if omitted := len(self.saved) - len(self.saved[:limit]):

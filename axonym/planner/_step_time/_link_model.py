@@ -36,6 +36,8 @@ class _TorusLine(NamedTuple):
     @property
     def load(self) -> float:
         """What goes over the busiest link when each chip sends an equal part of 1 to each chip of the line."""
+        # Each half of an open line of n chips sends n / 2 x n / 2 parts of 1 / n over the link between the halves. A
+        # closed one has two such links, each of which carries half of that.
         return self.stride * self.size / (8 if self.is_closed else 4)
 
 
@@ -93,11 +95,14 @@ class LinkModel:
             mesh_axes: The mesh axes along which the devices of a group differ.
         """
         levels = self._find_levels(mesh_axes)
-        whole = result_bytes * math.prod(level.size for level in levels) if kind == "reduce-scatter" else result_bytes
+        whole = result_bytes
+        if kind == "reduce-scatter":  # whose result is a part of what goes over the links
+            whole *= math.prod(level.size for level in levels)
         seconds, below = [0.0], 1
         for level in levels:
             seconds.append(_estimate_level(kind, whole, below, level))
             below *= level.size
+        # A permutation goes over one network only, taken to be the slowest that it spans.
         at_once = kind in _FORWARDED or self._hardware.platform == "gpu"
         return max(seconds) if at_once else sum(seconds)
 
@@ -144,6 +149,7 @@ def _estimate_level(kind: str, whole: int, below: int, level: _Level) -> float:
 
 def _make_switch(size: int, bandwidth: float) -> _Level:
     """Returns a network in which each member sends with this speed to any other."""
+    # In an exchange each member keeps one part of `size` and sends the others.
     return _Level(size, bandwidth, bandwidth, bandwidth * size / max(size - 1, 1))
 
 

@@ -153,7 +153,7 @@ class ProgramTimeline:
             clock = _Clock(self._is_timed)
             for instruction in self.program.by_computation.get(computation, ()):
                 self._run_instruction(instruction, clock)
-            for key in [*clock.pending]:
+            for key in [*clock.pending]:  # what the text has no end of
                 self._end(key, clock)
             self._clocks[computation] = clock
         return self._clocks[computation]
@@ -200,7 +200,7 @@ class ProgramTimeline:
             clock.start(instruction.name, instruction, *self._estimate(instruction))
             clock.wait(instruction.name)
             return
-        # A fusion. It may have the whole collective, or its start, a middle part, or its end.
+        # A fusion of libtpu. It may have the whole collective, or its start, a middle part, or its end.
         fused = self.program.by_computation[collectives[0].computation]
         attributes = "".join(inner.attributes for inner in fused)
         is_start, is_end = "AsyncCollectiveStart" in attributes, "AsyncCollectiveDone" in attributes
@@ -222,6 +222,7 @@ class ProgramTimeline:
 
     def _end(self, key: str, clock: _Clock) -> None:
         """Waits for what an instruction has started, unless that is not known or there is no time to compare with."""
+        # An instruction that starts several collectives has a key with a number for each: `start.1/0`.
         for name in [name for name in clock.pending if name == key or name.startswith(f"{key}/")]:
             if self._is_timed:
                 clock.wait(name)
@@ -230,13 +231,15 @@ class ProgramTimeline:
 
     def _find_start(self, instruction: HloInstruction, clock: _Clock) -> str:
         """Returns the key of what an instruction ends."""
-        for _ in range(_MOST_UPDATES):
+        for _ in range(_MOST_UPDATES):  # an `async-done` takes the last of several updates, and the first the start
             operands = self.program.find_operands(instruction)
             if not operands:
                 break
             instruction = operands[0]
             transfer = xla.SLICE_TRANSFER.search(instruction.attributes)
-            key = transfer[1] if transfer and instruction.opcode == "recv" else instruction.name
+            key = instruction.name
+            if transfer and instruction.opcode == "recv":  # its partner, the `send`, has the time
+                key = transfer[1]
             if any(name.partition("/")[0] == key for name in clock.pending):
                 return key
         return instruction.name

@@ -94,7 +94,9 @@ def format_seconds(seconds: float) -> str:
     # The bounds are those from which the digits that are shown round up to the next unit, or to one digit more.
     if abs(seconds) >= 0.9995:
         return f"{seconds:.2f} s" if abs(seconds) < 99.995 else f"{seconds:,.0f} s"
-    value, unit = (1e3 * seconds, "ms") if abs(seconds) >= 0.9995e-3 else (1e6 * seconds, "µs")
+    value, unit = 1e3 * seconds, "ms"
+    if abs(seconds) < 0.9995e-3:
+        value, unit = 1e6 * seconds, "µs"
     return f"{value:.2f} {unit}" if abs(value) < 9.995 else f"{value:.1f} {unit}"
 
 
@@ -200,7 +202,9 @@ def estimate_with_computing(program: CompiledProgram, seconds: float) -> StepTim
 def _choose_source(program: CompiledProgram) -> Source:
     if program.schedule:
         return "schedule"
-    return "cycles" if not program.is_stopped and xla.ESTIMATED_CYCLES.search(program.text) else "flops"
+    if not program.is_stopped and xla.ESTIMATED_CYCLES.search(program.text):
+        return "cycles"
+    return "flops"
 
 
 def hide_sending(
@@ -284,9 +288,11 @@ def _list_kernel_operands(kernel: HloInstruction) -> tuple[HloArray, ...]:
 def _count_products(kernel: HloInstruction, rank: int) -> int:
     """Returns how many products a kernel of attention counts for, with keys of that rank."""
     name = f"{kernel.name} {kernel.op_name.rpartition('/jit(')[2]}"
-    if "dkv" in name:
+    if "dkv" in name:  # the gradients of key and value, and that of the weights
         return sum(len(array.shape) >= rank for array in kernel.results) + 1  # others hold sums, up to jax 0.10
-    return 1 if "dq" in name else 2
+    if "dq" in name:
+        return 1
+    return 2
 
 
 def _count_dot_flops(program: HloProgram, product: HloInstruction) -> float:
