@@ -17,7 +17,7 @@ from .._program._xla_text import LOCATION, LOCATION_REFERENCE
 from ._compiler_process import CompileJob, CompileResult, describe_topology
 
 
-_FORMAT = 2  # changes with what is stored
+_FORMAT = 3  # changes with what is stored
 
 
 def find_cache_folder() -> Path | None:
@@ -58,14 +58,14 @@ def read_cached(folder: Path, job: CompileJob, versions: Mapping[str, str]) -> C
     return result
 
 
-def write_cached(folder: Path, job: CompileJob, result: CompileResult) -> None:
+def write_cached(folder: Path, job: CompileJob, versions: Mapping[str, str], result: CompileResult) -> None:
     """Writes a compiled program, completely or not at all; raises an OSError if it cannot."""
     folder.mkdir(parents=True, exist_ok=True)
     # A job that was to stop early but was compiled whole serves jobs of both kinds.
     stopped_job = replace(job, stop_early=job.stop_early and result.is_stopped)
     # Level 3 takes a seventh of the time of the default; files are a third larger.
     content = gzip.compress(json.dumps(asdict(result)).encode(), compresslevel=3)
-    replace_file(folder / _name_file(stopped_job, result.versions), content)
+    replace_file(folder / _name_file(stopped_job, versions), content)
 
 
 def _name_file(job: CompileJob, versions: Mapping[str, str]) -> str:

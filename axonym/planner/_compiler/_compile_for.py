@@ -91,7 +91,7 @@ def compile_for(
     described_mesh = _choose_mesh(devices, mesh)
     topology = described_mesh.devices.flat[0].topology
     platform = get_hardware(topology.hardware).platform
-    versions = find_versions(platform, f"'{topology}'")
+    versions = find_versions(topology)
     lowered, arguments, saved_names = _lower_for(
         fn, args, described_mesh, mapping, _LOWERING_PLATFORMS.get(platform, platform)
     )
@@ -119,6 +119,7 @@ def compile_for(
         mesh=described_mesh,
         arguments=arguments,
         is_cached=is_cached,
+        versions=versions,
         compiler_options=job.compiler_options,
         saved_names=saved_names,
         parameters=list_parameters(fn, args, len(arguments[0])),
@@ -136,7 +137,7 @@ def _compile_cached(
     result = run_compiler(job, timeout)
     try:
         if not result.notes:
-            write_cached(folder, job, result)
+            write_cached(folder, job, versions, result)
     except OSError as error:
         result = replace(result, notes=(*result.notes, f"not kept for the next time: {error}"))
     return result, False

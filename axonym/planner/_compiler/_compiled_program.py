@@ -23,7 +23,7 @@ from .._machine._described_devices import Topology
 from .._machine._hardware import Hardware, get_hardware
 from .._program._compiler_output import ProgramMemory
 from .._program._hlo_program import HloProgram
-from .._program._saved_activations import SavedName
+from .._program._saved_activations import SavedName, find_saved_names
 
 
 _ERROR_STREAM = threading.Lock()  # the process has one
@@ -129,33 +129,34 @@ _COMPILED = (jax.stages.Compiled, NamedCompiled, CompiledProgram)
 _LOWERED = (jax.stages.Lowered, NamedLowered)
 
 
-def compile_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[str]]:
-    """Returns a compiled function and the lines that the compiler wrote to the error stream.
+def compile_function(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, list[str], tuple[SavedName, ...]]:
+    """Returns a compiled function, the lines that the compiler wrote to the error stream, and what its loops save.
 
     Args:
-        fn: A function, or what `lower` or `compile` of `named_jit` or `jax.jit` or `compile_for` returns.
+        fn: A function, or what `lower` or `compile` of `named_jit` or `jax.jit` or `compile_for` returns. Of what is
+            lowered it is not known by which names its loops save, but for `compile_for`.
         args: Its arguments.
         kwargs: Its keyword arguments.
     """
+    saved_names: tuple[SavedName, ...] = ()
     if isinstance(fn, (*_COMPILED, *_LOWERED)):
         if args or kwargs:
             raise TypeError("a function that is lowered has its arguments; pass it alone, or pass the function itself")
     elif callable(fn):
-        fn = make_traceable(fn).lower(*args, **kwargs)
+        traced = make_traceable(fn).trace(*args, **kwargs)
+        saved_names = find_saved_names(traced.jaxpr)
+        fn = traced.lower()
     else:
         raise TypeError(f"`fn` is a function, or what `lower` or `compile` returns; it was {type(fn).__name__}.")
+    if isinstance(fn, CompiledProgram):
+        return fn, [*fn.log], fn.saved_names
     if isinstance(fn, _COMPILED):
-        return fn, [*fn.log] if isinstance(fn, CompiledProgram) else []
+        return fn, [], ()
     with capture_error_stream() as lines:
         compiled = fn.compile()
-    return compiled, lines
-
-
-def trace_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Returns a traced function; None for one that is lowered or compiled."""
-    if isinstance(fn, (*_COMPILED, *_LOWERED)) or not callable(fn):
-        return None
-    return make_traceable(fn).trace(*args, **kwargs)
+    return compiled, lines, saved_names
 
 
 def make_traceable(fn: Any) -> Any:

@@ -102,7 +102,6 @@ class CompileResult:
         is_out_of_memory: Whether the compiler says that it does not fit.
         is_stopped: Whether it was stopped before code generation.
         cpu_seconds: The CPU time of the compiler.
-        versions: The versions of JAX and of the compiler.
         log: Lines that the compiler wrote to its error stream.
         notes: What the user has to know, such as that a figure could not be had fast.
         schedule: The seconds of instructions by name in XLA's schedule; of GPUs alone.
@@ -113,19 +112,19 @@ class CompileResult:
     is_out_of_memory: bool = False
     is_stopped: bool = False
     cpu_seconds: float = 0.0
-    versions: Mapping[str, str] = field(default_factory=dict)
     log: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     schedule: Mapping[str, float] = field(default_factory=dict)
 
 
-def find_versions(platform: str, where: str) -> dict[str, str]:
-    """Returns the versions of JAX, and of the compiler in its folder.
+def find_versions(topology: Topology) -> dict[str, str]:
+    """Returns the versions of JAX, and of the compiler for a machine, in its folder.
 
     Raises:
         ModuleNotFoundError: If the compiler is not installed.
     """
     versions = {name: version(name) for name in ("jax", "jaxlib")}
+    platform = get_hardware(topology.hardware).platform
     if platform in PLUGINS:
         plugin = PLUGINS[platform]
         folder = find_plugin_folder(plugin)
@@ -135,7 +134,7 @@ def find_versions(platform: str, where: str) -> dict[str, str]:
             if folder:
                 place = f"the folder {folder!r} of {plugin.variable} does not hold it"
             raise ModuleNotFoundError(
-                f"compiling for {where} needs {plugin.package}, {place}; install `axonym[{plugin.extra}]`, or set "
+                f"compiling for '{topology}' needs {plugin.package}, {place}; install `axonym[{plugin.extra}]`, or set "
                 f"{plugin.variable} to a folder that holds it, as `make {plugin.make_target}` makes one",
                 name=plugin.module,
             )
@@ -152,19 +151,17 @@ def run_compiler(job: CompileJob, timeout: float) -> CompileResult:
     """Compiles a program in a child process.
 
     Raises:
-        ModuleNotFoundError: If the compiler is not installed.
         TimeoutError: If it takes longer than `timeout` seconds.
         OSError: If the disk is full.
         ValueError: If the compiler refuses an option.
         RuntimeError: If it ends otherwise without a result.
     """
-    versions = find_versions(job.platform, repr(str(job.topology)))
     with tempfile.TemporaryDirectory(prefix="axonym-compile-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         write_job(job, folder)
         exit_code, cpu_seconds = _run_child(job, folder, timeout)
         result = _read_result(job, folder, exit_code)
-    return replace(result, cpu_seconds=cpu_seconds, versions=versions)
+    return replace(result, cpu_seconds=cpu_seconds)
 
 
 def write_job(job: CompileJob, folder: Path) -> None:

@@ -172,19 +172,22 @@ def _scale_axis(
         return
 
     def format_tick(value: float, _: Any) -> str:
+        # By rounding, a tick at 1 GiB may be a little less.
         text, size = _choose_unit(1.0001 * value * unit[1], units)
         return f"{value * unit[1] / size:.3g} {text}"
 
     getattr(axes, f"set_{name}scale")("log")
-    base, parts = (2, (1,)) if units is _BYTE_UNITS else (10, (1, 2, 5))
-    axis.set_major_locator(ticker.LogLocator(base, subs=parts, numticks=_MOST_TICKS))
+    locator = ticker.LogLocator(10, subs=(1, 2, 5), numticks=_MOST_TICKS)
+    if units is _BYTE_UNITS:
+        locator = ticker.LogLocator(2, subs=(1,), numticks=_MOST_TICKS)
+    axis.set_major_locator(locator)
     axis.set_major_formatter(format_tick)
     axis.set_minor_locator(ticker.NullLocator())
 
 
 def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
     """Draws a bar for each step, of its parts; below it, hatched, what goes on beside computing."""
-    labelled: set[str] = set()
+    legend: dict[str, Any] = {}  # one bar for each label
     mesh_axes = [*dict.fromkeys(axis for step in steps for axis in step.candidate.mesh)]
     longest = max(step.time.total for step in steps)
     unit, second = _choose_unit(longest, _TIME_UNITS)
@@ -198,9 +201,8 @@ def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
             shape: dict[str, Any] = {"height": 0.42, "color": colour}
             if is_hidden:
                 shape = {"height": 0.14, "fill": False, "hatch": "/////", "edgecolor": colour}
-            legend = None if label in labelled else label
-            labelled.add(label)
-            axes.barh(y, seconds / second, left=start / second, label=legend, linewidth=0, **shape)
+            bar = axes.barh(y, seconds / second, left=start / second, linewidth=0, **shape)
+            legend.setdefault(label, bar)
             start += seconds
         return start
 
@@ -219,10 +221,10 @@ def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
         draw_bars(row + 0.3, hidden_bars, is_hidden=True)
     axes.set_yticks(range(len(steps)), _label_steps(plan, steps))
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.18 * longest / second or 1)
+    axes.set_xlim(0, 1.18 * longest / second or 1)  # with room for the time beside the longest bar
     axes.xaxis.set_major_formatter(f"{{x:g}} {unit}")
     axes.set(title="What a step is spent on")
-    axes.legend(**_LEGEND)
+    axes.legend([*legend.values()], [*legend], **_LEGEND)
 
 
 def _label_steps(plan: PlanRecord, steps: Sequence[Evaluation]) -> list[str]:
@@ -245,7 +247,9 @@ def _label_steps(plan: PlanRecord, steps: Sequence[Evaluation]) -> list[str]:
 def _choose_colour(links: tuple[str, ...], mesh_axes: list[str]) -> str:
     """Returns the colour of the first of some mesh axes, as reports have it, and another if they are several."""
     index = next((mesh_axes.index(axis) for axis in links if axis in mesh_axes), len(COLOURS) - 1)
-    return COLOURS[(index + (3 if len(links) > 1 else 0)) % len(COLOURS)]
+    if len(links) > 1:
+        index += 3  # past the colours of the mesh axes, of which there are three at most as a rule
+    return COLOURS[index % len(COLOURS)]
 
 
 def draw_timeline(plan: PlanRecord, path: str | os.PathLike[str] | None, which: int | Evaluation) -> Any:
@@ -280,7 +284,7 @@ def draw_timeline(plan: PlanRecord, path: str | os.PathLike[str] | None, which: 
 
 def _list_timeline_rows(timeline: Timeline, mesh_axes: Sequence[str]) -> list[tuple[str, ...]]:
     """Returns the rows: computing, sets of mesh axes in the order of the mesh, and the memory of the host."""
-    links = {event.links for event in timeline.events if event.links}
+    links = {event.links for event in timeline.events if event.links}  # what computes has none
     host_links = [direction for direction in (TO_HOST, FROM_HOST) if direction in links]
     order = {axis: index for index, axis in enumerate(mesh_axes)}
 
@@ -328,7 +332,7 @@ def _draw_turn(axes: Any, timeline: Timeline, rows: Sequence[tuple[str, ...]], m
 def _label_event(event: TimelineEvent, share: float) -> str:
     """Returns the longest text for an event that finds room in its bar, in one line or two."""
     texts = [*_list_labels(event)]
-    texts += [re.sub(r"(?<=[-_])", "\n", texts[-1], count=1)]
+    texts += [re.sub(r"(?<=[-_])", "\n", texts[-1], count=1)]  # the shortest, in two lines
     return next((text for text in texts if (1 + max(map(len, text.split("\n")))) * _LETTER_WIDTH < share), "")
 
 

@@ -176,6 +176,7 @@ def is_collective(instruction: HloInstruction) -> bool:
 def read_exchange(program: HloProgram, instruction: HloInstruction) -> tuple[CollectiveKind, tuple[HloArray, ...]]:
     """Returns the kind of a collective, and the arrays that a device has from it."""
     if instruction.computation.startswith(xla.ALL_REDUCE_SCATTER):
+        # The root of the fusion is the slice of the sum that a device keeps.
         return "reduce-scatter", program.by_computation[instruction.computation][-1].results
     opcode = instruction.opcode
     kind: CollectiveKind = opcode.removesuffix("-start")  # pyright: ignore[reportAssignmentType]

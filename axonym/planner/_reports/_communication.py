@@ -204,7 +204,7 @@ def communication_report(fn: Any, /, *args: Any, **kwargs: Any) -> Communication
         >>> report.count_bytes("mesh_axes")
         {('data',): 4}
     """
-    compiled, log = compile_function(fn, args, kwargs)
+    compiled, log, _ = compile_function(fn, args, kwargs)
     arguments = list_arguments(compiled)
     positional, keywords = arguments
     mesh = find_mesh(compiled, arguments)

@@ -21,12 +21,11 @@ from .._compiler._compiled_program import (
     list_arguments,
     list_parameters,
     parse_program,
-    trace_function,
 )
 from .._machine._described_devices import described_devices
 from .._machine._hardware import Hardware, get_hardware
 from .._program._arguments import count_argument_groups, group_arguments
-from .._program._saved_activations import SavedActivation, find_saved_activations, find_saved_names
+from .._program._saved_activations import SavedActivation, find_saved_activations
 from ._sum_bytes import sum_bytes_by
 
 
@@ -246,20 +245,14 @@ def memory_report(fn: Any, /, *args: Any, device: str | int | Hardware | None = 
         ...     print(nym.planner.memory_report(nym.named_jit(lambda x: x * 2, donate_args=True), x).donated)
         32
     """
-    traced = trace_function(fn, args, kwargs)
-    if traced is None:
-        names = getattr(fn, "saved_names", ())
-        compiled, _ = compile_function(fn, args, kwargs)
-    else:
-        names = find_saved_names(traced.jaxpr)
-        compiled, _ = compile_function(traced.lower(), (), {})
+    compiled, _, saved_names = compile_function(fn, args, kwargs)
     positional, keyword = list_arguments(compiled)
     described = compiled if isinstance(compiled, CompiledProgram) else None
     parameters = list_parameters(fn, args, len(positional)) if described is None else described.parameters
     arguments = {**dict(zip(parameters, positional, strict=True)), **keyword}
     memory: Any = compiled.memory_analysis()
     program = parse_program(compiled)
-    saved, gradients = find_saved_activations(program, names)
+    saved, gradients = find_saved_activations(program, saved_names)
     arrays_by_argument = {name: group_arguments([tree]) for name, tree in arguments.items()}
     argument_sizes = () if described is None else described.memory.argument_sizes
     argument_groups = count_argument_groups(program, group_arguments([*arguments.values()]), argument_sizes)

@@ -12,7 +12,6 @@ from typing import Any
 from ...mesh import create_mesh
 from ...partitioning._fsdp import fsdp
 from .._compiler._compile_for import compile_for
-from .._compiler._compiled_program import CompiledProgram
 from .._machine._described_devices import DescribedDevice
 from .._machine._hardware import Hardware, get_hardware
 from .._plan._candidate import Candidate, Evaluation
@@ -65,7 +64,17 @@ class CandidateCompiler:
         """
         candidate = screened.candidate
         try:
-            program = self._compile(candidate, variant, with_codegen)
+            parameters, compute = candidate.parameters, candidate.compute
+            step = fsdp(variant.fn, parameters, compute, retrace_warning=False, **self.jit_options)
+            program = compile_for(
+                step,
+                *variant.args,
+                mesh=self.make_link_model(candidate).mesh,
+                mapping=parameters,
+                stop_early=not with_codegen,
+                compiler_options=self.compiler_options,
+                cache=self.cache,
+            )
         except (TypeError, ValueError, RuntimeError, TimeoutError) as error:
             self.errors.append(error)
             lines = str(error).splitlines() or [repr(error)]
@@ -87,18 +96,6 @@ class CandidateCompiler:
             memory={group: size for group, size in memory_report(program).groups.items() if size},
             sent=dict(sent),
             time=time,
-        )
-
-    def _compile(self, candidate: Candidate, variant: StepVariant, with_codegen: bool) -> CompiledProgram:
-        step = fsdp(variant.fn, candidate.parameters, candidate.compute, retrace_warning=False, **self.jit_options)
-        return compile_for(
-            step,
-            *variant.args,
-            mesh=self.make_link_model(candidate).mesh,
-            mapping=candidate.parameters,
-            stop_early=not with_codegen,
-            compiler_options=self.compiler_options,
-            cache=self.cache,
         )
 
 

@@ -16,7 +16,6 @@ from ...partitioning.jit._named_jit import NamedJit
 from .._compiler._compile_cache import choose_cache_folder
 from .._compiler._compiler_process import find_versions
 from .._machine._described_devices import DescribedDevice, choose_devices, count_devices
-from .._machine._hardware import get_hardware
 from .._plan._candidate import Candidate, Evaluation, make_candidate_key, rank_evaluation
 from .._plan._plan import Plan
 from ._best_candidates import compile_best
@@ -92,13 +91,13 @@ def plan(
     start_time = time.monotonic()
     _check_request(fn, top, budget)
     choose_cache_folder(cache)  # raises an error before the search
-    plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn
+    plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn  # without mappings of its own
     described = choose_devices(devices)
     topology = described[0].topology
     if len(described) != count_devices(topology):
         whole = f"the {count_devices(topology)} devices of '{topology}'"
         raise ValueError(f"`devices` are {len(described)} of {whole}; a plan is for all")
-    versions = find_versions(get_hardware(topology.hardware).platform, f"'{topology}'")
+    versions = find_versions(topology)
     compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()
     variants = list_variants(plain, args, policies, options, pruned)

@@ -80,7 +80,7 @@ class Screening:
         """Returns the bytes of arguments and of what loops collect, which is most of what a step holds."""
         total = float(sum(self._count_arguments(candidate).values()))
         for shape, count in self._program.saved.items():
-            is_gradient = not shape.names & {*self._program.data_names}
+            is_gradient = not shape.names & {*self._program.data_names}  # activations have axes of the data
             total += count * _count_bytes(shape, candidate, candidate.parameters if is_gradient else candidate.compute)
         return total
 
@@ -104,6 +104,7 @@ class _Traffic:
         """Adds the gathers of the parameters of a product."""
         compute, stored = self._candidate.compute, self._candidate.parameters
         for operand, names in zip(product.operands, product.gathered_names, strict=True):
+            # What the product needs whole is waited for; parameters are fetched while the one before is computed.
             whole = tuple(axis for name in names for axis in compute.get(name, ()))
             self._add("all-gather", _count_bytes(operand, self._candidate, compute), whole, runs, self.waiting)
             if operand.origin is not None:
@@ -125,7 +126,7 @@ class _Traffic:
         scattered = tuple(axis for axis in _list_mesh_axes(reduction.result.dims, result_mapping) if axis in summed)
         replicated = tuple(axis for axis in summed if axis not in scattered)
         size = _count_bytes(reduction.result, self._candidate, compute)
-        if is_gradient:
+        if is_gradient:  # it is stored over further mesh axes than it is computed over
             size /= self._count_shards(scattered)
         seconds = self.hidden if is_gradient else self.waiting
         self._add("reduce-scatter", size, scattered, runs, seconds)

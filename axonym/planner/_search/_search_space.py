@@ -274,9 +274,10 @@ def _list_parameter_mappings(
     yield base
     if not batch:
         return
-    storage_axis = batch[-1]
+    storage_axis = batch[-1]  # `data`; over `replica` there are copies
     arrays = _list_stored_arrays(program)
     sharded = {name for name, mesh_axes in base.items() if storage_axis in mesh_axes}
+    # An array has each mesh axis once.
     beside_sharded = {name for array in arrays if sharded & array for name in array}
     unavailable = {*program.looped, *fixed.parameters, *beside_sharded}
     free = [name for name in program.parameter_names if not base.get(name) and name not in unavailable]
@@ -313,6 +314,7 @@ def _list_largest_apart(names: Sequence[str], arrays: frozenset[frozenset[str]])
             sets.append(members)
             _check_candidate_count(len(sets), names)
             return
+        # A largest set has the pivot or one of its neighbors, so that only these need be tried.
         pivot = min((*free, *excluded), key=lambda name: len(neighbors[name].intersection(free)))
         for name in [name for name in free if name in neighbors[pivot]]:
             remaining_free = [candidate for candidate in free if candidate not in neighbors[name]]
