@@ -112,16 +112,19 @@ class StateDictReader(Mapping[str, Any]):
         expected = get_plain_array(like)
         self.check_shape(key, array.shape, like)
         dtype = self.choose_dtype(key, array.dtype, like)
-        if isinstance(array, np.ndarray):
-            check_values(key, array, dtype, like)
-        elif array.dtype != dtype and not is_traced(array) and array.is_fully_addressable:
-            check_values(key, np.asarray(array), dtype, like)
-        if array.dtype != dtype:
+        is_converted = array.dtype != dtype
+        # Elements of a JAX array are copied to the host only if they may change, and if all of them are here.
+        if isinstance(array, np.ndarray) or (is_converted and not is_traced(array) and array.is_fully_addressable):
+            find_problem = find_range_problem if isinstance(expected, np.ndarray) else find_array_problem
+            if (problem := find_problem(np.asarray(array), dtype)) is not None:
+                raise Misfits({key: problem})
+        if is_converted:
             array = array.astype(dtype)
         array = array.reshape(tuple(expected.shape))
         if isinstance(expected, np.ndarray):
-            return with_array(like, np.asarray(array)) if is_named_array(like) else np.asarray(array)
-        return constrain_sharding(with_array(like, jnp.asarray(array))) if is_named_array(like) else jnp.asarray(array)
+            return with_plain(like, np.asarray(array))
+        loaded = with_plain(like, jnp.asarray(array))
+        return constrain_sharding(loaded) if is_named_array(like) else loaded
 
     def choose_dtype(self, key: str, saved_dtype: Any, like: Any) -> Any:
         """Returns the dtype that an array gets; raises `Misfits` if it may not be converted to that.
@@ -159,11 +162,9 @@ def _as_array(key: str, value: Any) -> jax.Array | np.ndarray:
     return array
 
 
-def check_values(key: str, array: np.ndarray, dtype: Any, like: Any) -> None:
-    """Raises `Misfits` if the elements of an array of NumPy cannot become those of a field of some dtype."""
-    find_problem = find_range_problem if isinstance(get_plain_array(like), np.ndarray) else find_array_problem
-    if (problem := find_problem(array, dtype)) is not None:
-        raise Misfits({key: problem})
+def with_plain(like: Any, array: Any) -> Any:
+    """Returns an array with the names of `like`, if that has names."""
+    return with_array(like, array) if is_named_array(like) else array
 
 
 def format_field(x: Any) -> str:
@@ -344,29 +345,28 @@ def read_layers(layers: Any, state_dict: Mapping[str, Any], prefix: str | None) 
 
 def _read_flattened(module: Any, reader: StateDictReader, prefix: str | None) -> Any:
     """Returns a module with arrays whose axes are merged in the state dict."""
+    # Where axes are merged and nothing else is done, arrays are read as they are; other modules are read flattened.
     merged = None if _has_customised_parts(module) else find_merged_dims(module)
-    if merged is None:
-        with reader.read_unmerged():
-            flat = from_state_dict(eval_shapes(lambda module: module.flatten_for_export(), module), reader, prefix)
-        arrays = iter(list_array_leaves(flat.unflatten_from_export(module)))
-        return jax.tree.map(
-            lambda leaf: _restore_order(next(arrays), leaf) if is_array_leaf(leaf) else leaf,
-            module,
-            is_leaf=is_named_array,
-        )
-    with reader.read_unmerged(list_array_leaves(module), merged):
-        return from_state_dict(module, reader, prefix)
+    if merged is not None:
+        with reader.read_unmerged(list_array_leaves(module), merged):
+            return from_state_dict(module, reader, prefix)
+    with reader.read_unmerged():
+        flat = from_state_dict(eval_shapes(lambda module: module.flatten_for_export(), module), reader, prefix)
+    arrays = iter(list_array_leaves(flat.unflatten_from_export(module)))
+
+    def replace_leaf(leaf: Any) -> Any:
+        if not is_array_leaf(leaf):
+            return leaf
+        array = next(arrays)
+        # `unflatten_from_export` may have left the axes in another order.
+        return constrain_sharding(rearrange(array, leaf.names)) if is_named_array(array) else array
+
+    return jax.tree.map(replace_leaf, module, is_leaf=is_named_array)
 
 
 def _has_customised_parts(tree: Any) -> bool:
     """Returns whether a part of a module reads or merges its arrays in its own way, as stacked layers do."""
-    for _, part in list_children(tree):
-        customised = find_method(part, "flatten_for_export") or find_method(part, "from_state_dict")
-        if customised or _has_customised_parts(part):
-            return True
-    return False
-
-
-def _restore_order(x: Any, like: Any) -> Any:
-    """Returns an array with its axes in the order of another, sharded by their names."""
-    return constrain_sharding(rearrange(x, like.names)) if is_named_array(x) else x
+    return any(
+        find_method(part, "flatten_for_export") or find_method(part, "from_state_dict") or _has_customised_parts(part)
+        for _, part in list_children(tree)
+    )

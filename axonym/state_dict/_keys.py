@@ -165,7 +165,7 @@ def find_merged_dims(module: Any) -> list[MergedDims] | None:
 
     Returns None if that method does anything but reshape arrays.
     """
-    shapes = jax.tree.map(_drop_values, module)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array_leaf(x) else x, module)
     arrays, static = eqx.partition(shapes, is_array_leaf)
 
     def flatten(arrays: Any) -> Any:
@@ -173,6 +173,7 @@ def find_merged_dims(module: Any) -> list[MergedDims] | None:
 
     with context(None):  # without a mapping, which would add constraints
         jaxpr = jax.make_jaxpr(flatten)(arrays).jaxpr
+    # Each array has to be one argument that is reshaped, none or several times, and all have to keep their order.
     sources = {variable: position for position, variable in enumerate(jaxpr.invars)}
     for equation in jaxpr.eqns:
         if equation.primitive.name != "reshape":
@@ -183,10 +184,6 @@ def find_merged_dims(module: Any) -> list[MergedDims] | None:
     pairs = zip(jaxpr.invars, jaxpr.outvars, strict=True)
     dims = [merge_dims(variable.aval.shape, merged.aval.shape) for variable, merged in pairs]
     return None if None in dims else dims  # pyright: ignore[reportReturnType]
-
-
-def _drop_values(x: Any) -> Any:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array_leaf(x) and not is_named_array(x) else x
 
 
 def merge_dims(sizes: tuple[int, ...], merged: tuple[int, ...]) -> MergedDims | None:
@@ -201,15 +198,16 @@ def merge_dims(sizes: tuple[int, ...], merged: tuple[int, ...]) -> MergedDims | 
     for total in merged:
         groups.append([])
         product = 1
+        # Even a merged size of 1 takes a dimension, if there is one of size 1.
         while dim < len(sizes) and (product != total or (not groups[-1] and sizes[dim] == total)):
             product *= sizes[dim]
             groups[-1].append(dim)
             dim += 1
         if product != total:
             return None
-    if any(size != 1 for size in sizes[dim:]) or (dim < len(sizes) and not groups):
-        return None
-    if dim < len(sizes):
+    if dim < len(sizes):  # dimensions of size 1 at the end belong to the last merged one
+        if not groups or any(size != 1 for size in sizes[dim:]):
+            return None
         groups[-1] += range(dim, len(sizes))
     return tuple(map(tuple, groups))
 

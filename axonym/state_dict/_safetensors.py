@@ -20,7 +20,6 @@ from ..multihost._rendezvous import Rendezvous, as_seconds, get_coordination_sto
 from ..multihost._shared_values import broadcast_from_host_zero
 from ..named._arguments import check_flag
 from ..named._array import is_named_array
-from ..named._axis import Names
 from ..named._axis_layout import MeshLike
 from ..named._base import get_plain_array, with_array
 from ..named._format import format_axes, format_value
@@ -37,13 +36,13 @@ from ._from_state_dict import (
     format_field,
     from_state_dict,
     report_misfits,
+    with_plain,
 )
 from ._keys import check_has_data, describe_random_keys, has_key_dtype, parse_folder
 from ._safetensors_file import (
     ArrayInfo,
     SafetensorsFile,
     SavedArray,
-    SavedAxes,
     check_dtype,
     copy_box,
     make_file_error,
@@ -252,15 +251,12 @@ class SafetensorsReader(StateDictReader):
             self.check_shape(key, saved_array.shape, like)
             return saved_array.map().reshape(tuple(get_plain_array(like).shape))
         saved_axes = [axis for dim in saved_array.axes for axis in dim]
+        names, sizes = tuple(name for name, _ in saved_axes), tuple(size for _, size in saved_axes)
         has_same_axes = sorted(saved_axes) == sorted(axes)
         if not has_same_axes or (self.axis_order == "error" and saved_axes != [*axes]):
             remedy = "; `axis_order='transpose'` restores the order" if has_same_axes else ""
-            raise Misfits(
-                {key: f"was saved as {format_saved(saved_array.axes)}, its field is {format_field(like)}{remedy}"}
-            )
-        view = saved_array.map().reshape([size for _, size in saved_axes])
-        names = [name for name, _ in saved_axes]
-        return view.transpose([names.index(name) for name, _ in axes])
+            raise Misfits({key: f"was saved as {format_axes(names, sizes)}, its field is {format_field(like)}{remedy}"})
+        return saved_array.map().reshape(sizes).transpose([names.index(name) for name, _ in axes])
 
     def _load_keys(self, saved_array: SavedArray, like: Any, key: str) -> Any:
         """Returns random keys, which are saved as their data."""
@@ -283,11 +279,6 @@ class SafetensorsReader(StateDictReader):
         return with_plain(like, jax.random.wrap_key_data(key_data, impl=generator))
 
 
-def with_plain(like: Any, array: Any) -> Any:
-    """Returns an array with the names of `like`, if that has names."""
-    return with_array(like, array) if is_named_array(like) else array
-
-
 def find_sharding(like: Any) -> Any:
     """Returns the sharding of a field: its own or that of its names, or None without an active mapping."""
     array = get_plain_array(like)
@@ -303,11 +294,6 @@ def get_shape_sharding(shape: Any) -> NamedSharding | None:
     """Returns the sharding of a shape; None if it has none, or one without devices, as JAX infers it."""
     sharding = shape.sharding if isinstance(shape, jax.ShapeDtypeStruct) else None
     return sharding if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) else None
-
-
-def format_saved(axes: SavedAxes) -> str:
-    names: Names = tuple(name for dim in axes for name, _ in dim)
-    return format_axes(names, tuple(size for dim in axes for _, size in dim))
 
 
 def save_safetensors(
@@ -441,12 +427,6 @@ def _hide(path: Path, save: str) -> Path:
     return path.with_name(f".{path.name}.{save}.incomplete")
 
 
-def _open_hidden(path: Path, save: str) -> BinaryIO:
-    hidden_path = _hide(path, save)
-    with name_file_in_errors(path, hidden_path):
-        return hidden_path.open("r+b")
-
-
 def _reserve_file(path: Path, save: str, header: bytes, size: int) -> None:
     """Makes a file with its header and room for its arrays, so that a full disk is noticed first."""
     hidden_path = _hide(path, save)
@@ -460,8 +440,11 @@ def _reserve_file(path: Path, save: str, header: bytes, size: int) -> None:
 def _write_arrays(arrays: dict[str, Any], starts: Mapping[str, tuple[str, int]], target: Path, save: str) -> None:
     """Writes the slices of this process, and lets each array go once it is written."""
     with contextlib.ExitStack() as stack:
-        names = {name for name, _ in starts.values()}
-        files = {name: stack.enter_context(_open_hidden(target / name, save)) for name in names}
+        files: dict[str, BinaryIO] = {}
+        for name in {name for name, _ in starts.values()}:
+            hidden_path = _hide(target / name, save)
+            with name_file_in_errors(target / name, hidden_path):
+                files[name] = stack.enter_context(hidden_path.open("r+b"))
         for key in [*arrays]:
             array = arrays.pop(key)
             array = array.make() if isinstance(array, DeferredArray) else array

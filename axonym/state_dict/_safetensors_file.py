@@ -123,10 +123,10 @@ class SafetensorsFile:
         header = check_object("its header", parse_json(self.memory[_LENGTH : _LENGTH + length]))
         metadata = check_object("its metadata", header.pop("__metadata__", None) or {})
         axonym_metadata = check_object("its metadata", parse_json(metadata.pop(METADATA, "{}")))
-        if axonym_metadata.pop(_CHECKSUM, None) != (
-            compute_checksum(header, metadata, axonym_metadata) if axonym_metadata else None
-        ):
+        checksum = axonym_metadata.pop(_CHECKSUM, None)
+        if checksum != (compute_checksum(header, metadata, axonym_metadata) if axonym_metadata else None):
             raise ValueError("the checksum of its header differs")
+        # A damaged byte in the name `METADATA` would turn off all checks of what is in it.
         if not axonym_metadata and any(_CHECKSUM in text for text in metadata.values()):
             raise ValueError("its metadata has another name")
         arrays: dict[str, SavedArray] = {}

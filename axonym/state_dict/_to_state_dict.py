@@ -52,7 +52,8 @@ class StateDictWriter:
 
     def __init__(self, flattens: bool, defers: bool) -> None:
         self.flattens, self.defers = flattens, defers
-        self._axes: dict[int, tuple[Any, SavedAxes]] = {}  # by the `id` of an array, which is kept
+        # By the `id` of an array, which is kept, so that no other one gets that `id`.
+        self._axes: dict[int, tuple[Any, SavedAxes]] = {}
 
     def add_axes(self, array: Any, axes: SavedAxes) -> None:
         """Remembers the axes of a plain array, unless they are known already."""
@@ -63,26 +64,11 @@ class StateDictWriter:
         _, axes = self._axes.get(id(array), (None, None))
         return axes
 
-    def add_flattened(self, module: Any, flat: Any) -> None:
-        """Remembers the axes of the arrays of a module whose axes have been merged."""
-        merged = find_merged_dims(module)
-        if merged is None:
-            return
-        for leaf, flat_leaf, dims in zip(list_array_leaves(module), list_array_leaves(flat), merged, strict=True):
-            axes = list_named_sizes(leaf)
-            if axes is not None:
-                merged_axes = tuple(tuple(axes[dim] for dim in merged_dims) for merged_dims in dims)
-                self.add_axes(get_plain_array(flat_leaf), merged_axes)
-
 
 def list_named_sizes(x: Any) -> tuple[tuple[str, int], ...] | None:
     """Returns the names and sizes of the axes of an array; None if it has no names."""
     names = getattr(x, "names", None)
     return None if names is None else tuple(zip(names, get_plain_array(x).shape, strict=True))
-
-
-def get_writer() -> StateDictWriter | None:
-    return _writer.get()
 
 
 @contextmanager
@@ -135,24 +121,20 @@ class _DeferredArrays:
 
 def defer_writing(write: Callable[[Any], dict[str, Any]], tree: Any) -> dict[str, Any]:
     """Returns the state dict `write(tree)`; if files are being written, its arrays are made later."""
-    writer = get_writer()
+    writer = _writer.get()
     if writer is None or not writer.defers:
         return write(tree)
     axes: dict[str, SavedAxes | None] = {}
 
-    def trace(tree: Any) -> dict[str, Any]:
+    def write_now(tree: Any) -> dict[str, Any]:
         with use_writer(flattens=writer.flattens, defers=False) as inner:
             arrays = write(tree)
         axes.update({key: inner.find_axes(array) for key, array in arrays.items()})
         return arrays
 
-    def make() -> dict[str, Any]:
-        with use_writer(flattens=writer.flattens, defers=False):
-            return write(tree)
-
-    source = _DeferredArrays(make)
+    source = _DeferredArrays(lambda: write_now(tree))
     deferred_arrays: dict[str, Any] = {}
-    for key, shape in eval_shapes(trace, tree).items():
+    for key, shape in eval_shapes(write_now, tree).items():
         deferred_arrays[key] = DeferredArray(source, key, shape)
         if (array_axes := axes[key]) is not None:
             writer.add_axes(deferred_arrays[key], array_axes)
@@ -188,7 +170,7 @@ def to_state_dict(tree: Any, prefix: str | None = None) -> dict[str, Any]:
         >>> {key: x.shape for key, x in nym.state_dict.to_state_dict({"norms": norms}).items()}
         {'norms.0.weight': (3,), 'norms.1.weight': (3,)}
     """
-    writer = get_writer()
+    writer = _writer.get()
     try:
         if writer is not None and writer.flattens and find_method(tree, "flatten_for_export"):
             return defer_writing(lambda tree: _write_flattened(tree, prefix), tree)
@@ -234,7 +216,7 @@ def write_fields(tree: Any, prefix: str | None = None, names: FieldNames = NO_NA
     if is_array_leaf(tree):
         if not prefix:
             raise make_unnamed_array_error()
-        array, writer = get_plain_array(tree), get_writer()
+        array, writer = get_plain_array(tree), _writer.get()
         if isinstance(array, MaskedArray):
             raise ValueError(f"{prefix!r} {MASK_PROBLEM}")
         if writer is not None and (axes := list_named_sizes(tree)) is not None:
@@ -262,10 +244,14 @@ def _write_layer(layers: Any, index: int, prefix: str | None) -> dict[str, Any]:
 
 
 def _write_flattened(module: Any, prefix: str | None) -> dict[str, Any]:
-    """Returns the arrays of a module whose axes are merged."""
-    writer = cast(StateDictWriter, get_writer())
-    flat = module.flatten_for_export()
-    writer.add_flattened(module, flat)
+    """Returns the arrays of a module whose axes are merged, and remembers the axes."""
+    writer = cast(StateDictWriter, _writer.get())
+    flat, merged = module.flatten_for_export(), find_merged_dims(module)
+    if merged is not None:
+        for leaf, flat_leaf, dims in zip(list_array_leaves(module), list_array_leaves(flat), merged, strict=True):
+            if (axes := list_named_sizes(leaf)) is not None:
+                merged_axes = tuple(tuple(axes[dim] for dim in merged_dims) for merged_dims in dims)
+                writer.add_axes(get_plain_array(flat_leaf), merged_axes)
     with use_writer(flattens=False, defers=False, parent=writer):
         return to_state_dict(flat, prefix)
 
