@@ -120,8 +120,15 @@ class Checkpointer:
             OSError: If an earlier save has failed, as on a full disk.
         """
         check_step(step)
-        writer = self._get_writer()
-        arrays, metadata = prepare_state(state, step, data is not None)
+        writer = self._writer
+        if writer is None:
+            if self._is_read_only:
+                raise ValueError(f"{self._folder} was opened with `read_only=True`; open it without that to save")
+            raise ValueError(f"the `Checkpointer` of {self._folder} is closed; make another one to save")
+        metadata = TreeMetadata(step, describe_tree(state), jax.process_count(), data is not None)
+        leaves, _ = flatten_leaves(state)
+        stored_leaves = [leaf for leaf in metadata.get_leaves().values() if leaf.is_stored]
+        arrays = {leaf.path: _get_stored_array(leaf, leaves[leaf.path]) for leaf in stored_leaves}
         check_is_not_traced()  # last, because the error for a traced leaf names that leaf
         encoded = None if data is None else encode_data_state(data)
         self.wait()
@@ -130,6 +137,7 @@ class Checkpointer:
                 f"{self._folder} has a checkpoint of step {step} already; save later steps, or remove it first"
             )
         target = self._folder / str(step)
+        # A program may have made the folder of its step already; the rename at the end replaces an empty one.
         is_empty_folder = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
         if os.path.lexists(target) and not is_empty_folder:
             raise ValueError(f"{target} is there and is no checkpoint; remove it, or save another step")
@@ -175,8 +183,8 @@ class Checkpointer:
         self.wait()
         steps = self.steps if step is None else []  # listed first, because process 0 may move some before others look
         options = RestoreOptions(mapping, mesh, axis_order, strict)
-        restored = restore_step(self._folder, like, options, step=step, data=data, fallback=fallback)
-        damaged_steps = [newer_step for newer_step in steps if newer_step > restored.step]
+        state, restored_step = restore_step(self._folder, like, options, step=step, data=data, fallback=fallback)
+        damaged_steps = [newer_step for newer_step in steps if newer_step > restored_step]
         if damaged_steps and self._writer is not None:
 
             def move() -> None:
@@ -185,7 +193,7 @@ class Checkpointer:
                         move_damaged(self._folder, damaged_step)
 
             agree_on_result("moving damaged checkpoints", move, name="move", kind=OSError, seconds=self._timeout)
-        return restored.state
+        return state
 
     def close(self) -> None:
         """Waits for the last save, ends the threads that write, and lets other programs save to the folder."""
@@ -195,13 +203,6 @@ class Checkpointer:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
-
-    def _get_writer(self) -> StepWriter:
-        if self._writer is not None:
-            return self._writer
-        if self._is_read_only:
-            raise ValueError(f"{self._folder} was opened with `read_only=True`; open it without that to save")
-        raise ValueError(f"the `Checkpointer` of {self._folder} is closed; make another one to save")
 
     @contextlib.contextmanager
     def _report_failure(self, writer: StepWriter, step: int) -> Iterator[None]:
@@ -255,17 +256,8 @@ def save(
         checkpointer.save(state, step, data)
 
 
-def prepare_state(state: Any, step: int, has_data: bool) -> tuple[dict[str, Any], TreeMetadata]:
-    """Returns the arrays of a state by path, as they are stored, and its metadata."""
-    metadata = TreeMetadata(step, describe_tree(state), jax.process_count(), has_data)
-    leaves, _ = flatten_leaves(state)
-    arrays = {
-        path: _get_stored_array(leaf, leaves[path]) for path, leaf in metadata.get_leaves().items() if leaf.is_stored
-    }
-    return arrays, metadata
-
-
 def _get_stored_array(leaf: LeafMetadata, x: Any) -> Any:
+    """Returns the array of a leaf as Orbax writes it: without names, and the data of random keys."""
     array = get_plain_array(x)
     check_has_data(leaf.path or "the state", array)
     if leaf.kind == "key":

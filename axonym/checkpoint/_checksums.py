@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .._atomic_file import flush_to_disk
-from ._errors import DamagedCheckpointError, is_damage
+from ._errors import DamagedCheckpointError, report_damage
 
 
 CHECKSUMS = "checksums.json"
@@ -120,17 +120,11 @@ def read_checksums(folder: Path) -> Checksums:
     path = folder / CHECKSUMS
     is_old = not path.exists() and (folder / "default" / CHECKSUMS).exists()
     path = folder / "default" / CHECKSUMS if is_old else path
-    try:
+    with report_damage(path, "cannot be read"):
         content = json.loads(path.read_bytes())
         stored_crc = content.pop("crc32")
         files = content["files"]
         is_intact = stored_crc == _compute_own_checksum(files if is_old else content)
-    except FileNotFoundError:
-        raise DamagedCheckpointError(f"{path} is missing") from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        if not is_damage(error):
-            raise
-        raise DamagedCheckpointError(f"{path} cannot be read: {error}") from None
     if not is_intact:
         raise DamagedCheckpointError(f"{path} is damaged: its checksum is not the one written")
     if not is_old and content.get("algorithm") != _ALGORITHM:
@@ -171,17 +165,14 @@ def check_blocks(checksums: Checksums, blocks: Sequence[tuple[str, int]]) -> Cal
     pending: list[Future[str]] = [
         threads.submit(_read_checksum, folder / name, number * _BLOCK) for name, number in blocks
     ]
-    threads.shutdown(wait=False)
+    threads.shutdown(wait=False)  # the threads end when they have checked all blocks
 
     def wait_for_checks() -> None:
         for (name, number), future in zip(blocks, pending, strict=True):
-            try:
+            with report_damage(folder / name, "cannot be read"):
                 digest = future.result()
-            except OSError as error:
-                if not is_damage(error):
-                    raise
-                raise DamagedCheckpointError(f"{folder / name} cannot be read: {error}") from None
             expected = files[name][1 + number]
+            # Earlier versions wrote the CRC-32C alone.
             if expected != (digest if isinstance(expected, str) else int(digest[:8], 16)):
                 byte_range = f"between bytes {number * _BLOCK} and {min((number + 1) * _BLOCK, files[name][0])}"
                 raise DamagedCheckpointError(

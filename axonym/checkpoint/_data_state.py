@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..named._format import format_value
-from ._errors import DamagedCheckpointError, is_damage
+from ._errors import report_damage
 
 
 class Resumable(Protocol):
@@ -85,10 +85,6 @@ def read_data_state(folder: Path, process: int, process_count: int, saved_count:
 
 
 def _read_file(path: Path) -> Any:
-    try:
+    with report_damage(path, "is no state of the data"):
         content = json.loads(path.read_text())
         return base64.b64decode(content["bytes"]) if "bytes" in content else content["json"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        if not is_damage(error):
-            raise
-        raise DamagedCheckpointError(f"{path} is no state of the data: {error}") from None

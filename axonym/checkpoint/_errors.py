@@ -4,17 +4,19 @@ After each stage of a save or a restore comes one that needs all processes. If o
 wait for it, so all of them raise its error.
 """
 
+import contextlib
 import errno
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from .._jax_compat import is_tracing
 from ..multihost._rendezvous import Rendezvous, get_coordination_store
 
 
-_DAMAGE = {errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
+_DAMAGE = {errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}  # beside files that are missing
 T = TypeVar("T")
 _SECONDS = 3600.0  # how long processes wait for one another, as some read much more than others
 
@@ -36,9 +38,20 @@ class DamagedCheckpointError(ValueError):
     """
 
 
-def is_damage(error: Exception) -> bool:
-    """Returns whether an error means that a file is damaged; others, such as too many open files, may pass."""
-    return not isinstance(error, OSError) or error.errno in _DAMAGE
+@contextlib.contextmanager
+def report_damage(path: Path, problem: str) -> Iterator[None]:
+    """Raises a DamagedCheckpointError if a file cannot be read or parsed, with the problem that this is.
+
+    Errors that may pass, such as too many open files, are raised as they are.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{path} is missing") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno not in _DAMAGE:
+            raise
+        raise DamagedCheckpointError(f"{path} {problem}: {type(error).__name__}: {error}") from None
 
 
 def agree_on_result(

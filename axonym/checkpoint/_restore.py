@@ -109,7 +109,8 @@ def restore(
         ((embed: 3, mlp: 2), 4)
     """
     options = RestoreOptions(mapping, mesh, axis_order, strict)
-    return restore_step(folder, like, options, step=step, data=data, fallback=fallback).state
+    state, _ = restore_step(folder, like, options, step=step, data=data, fallback=fallback)
+    return state
 
 
 class RestoreOptions(NamedTuple):
@@ -121,13 +122,6 @@ class RestoreOptions(NamedTuple):
     strict: bool
 
 
-class Restored(NamedTuple):
-    """A state and its step."""
-
-    state: Any
-    step: int
-
-
 def restore_step(
     folder: str | os.PathLike[str],
     like: Any,
@@ -136,7 +130,7 @@ def restore_step(
     step: int | None,
     data: Resumable | None,
     fallback: bool,
-) -> Restored:
+) -> tuple[Any, int]:
     """Returns a state and its step; arguments as for `restore`."""
     check_is_path(folder, "`restore(folder, like)`")
     check_axis_order(options.axis_order)
@@ -155,7 +149,7 @@ def restore_step(
     while True:
         newest, *older_steps = steps
         try:
-            return Restored(_restore_folder(path, newest, like, options, data), newest)
+            return _restore_folder(path, newest, like, options, data), newest
         except DamagedCheckpointError as error:
             subject = f"the checkpoint of step {newest}"
             if broadcast_from_host_zero(newest not in list_steps(path)):  # another program keeps fewer of them

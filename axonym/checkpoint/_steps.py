@@ -231,11 +231,16 @@ class StepWriter:
     def _delete_oldest(self) -> list[str]:
         """Deletes the oldest checkpoints, so that `max_to_keep` remain; returns warnings."""
         steps = list_steps(self._folder)
+        # Steps of earlier programs are older than those of this one, which may have gone back to an earlier step.
         order = [step for step in steps if step not in self._saved] + [step for step in self._saved if step in steps]
         messages = []
         for step in order[: -self._max_to_keep] if self._max_to_keep else []:
             try:
-                _remove((self._folder / str(step)).rename(self._hidden / f"deleted-{step}"))
+                path = (self._folder / str(step)).rename(self._hidden / f"deleted-{step}")
+                if path.is_symlink():  # to another disk, perhaps; what it leads to is not removed
+                    path.unlink()
+                else:
+                    shutil.rmtree(path)
             except OSError as error:
                 messages.append(f"the checkpoint of step {step} could not be deleted: {error}")
         return messages
@@ -249,11 +254,3 @@ def _flush_folder(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    """Removes a folder with everything in it; of a symbolic link, only the link."""
-    if path.is_symlink():
-        os.unlink(path)
-    else:
-        shutil.rmtree(path)

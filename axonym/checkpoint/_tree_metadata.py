@@ -24,7 +24,7 @@ from ..named._traceback import find_stacklevel
 from ..report._format import shorten_list
 from ..state_dict._keys import describe_random_keys, has_key_dtype
 from ..state_dict._safetensors import AxisOrder
-from ._errors import DamagedCheckpointError
+from ._errors import report_damage
 
 
 Kind: TypeAlias = Literal["array", "key", "numpy", "numpy scalar", "value", "none", "object"]
@@ -100,12 +100,21 @@ class LeafMetadata:
 
     def describe_value(self) -> str:
         if self.kind == "value":
-            return f"{self.dtype} {_decode_value(self.dtype, self.value)!r}"
+            return f"{self.dtype} {self.decode()!r}"
         return "None" if self.kind == "none" else str(self.value)
 
     def decode(self) -> Any:
         """Returns the value of a leaf that is no array."""
-        return _decode_value(self.dtype, self.value) if self.kind == "value" else None
+        if self.kind != "value":
+            return None
+        match self.dtype:
+            case "bytes":
+                return base64.b64decode(self.value)
+            case "complex":
+                return complex(*self.value)
+            case "int":
+                return int(self.value)
+        return self.value
 
 
 def is_checkpoint_leaf(x: Any) -> bool:
@@ -144,22 +153,12 @@ def describe_leaf(path: str, x: Any) -> LeafMetadata:
 
 
 def _encode_value(value: Any) -> Any:
+    """Returns a value in JSON; the inverse of `LeafMetadata.decode`."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, complex):
         return [value.real, value.imag]
     return str(value) if type(value) is int else value  # JSON of other programs has no large integers
-
-
-def _decode_value(kind: str, value: Any) -> Any:
-    match kind:
-        case "bytes":
-            return base64.b64decode(value)
-        case "complex":
-            return complex(*value)
-        case "int":
-            return int(value)
-    return value
 
 
 def describe_object(x: Any) -> str:
@@ -181,10 +180,6 @@ def get_key_shape(implementation: str) -> tuple[int, ...]:
 @cached_plan
 def get_key_dtype(implementation: str) -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl=implementation)).dtype
-
-
-class _NewerFormatError(ValueError):
-    """The metadata are not damaged, but of a later version."""
 
 
 @dataclass(frozen=True)
@@ -222,21 +217,16 @@ class TreeMetadata:
     @classmethod
     def read(cls, folder: Path) -> "TreeMetadata":
         path = folder / METADATA
-        try:
+        with report_damage(path, "does not describe a checkpoint"):
             content = json.loads(path.read_bytes())
-            if content["format"] > _FORMAT:
-                raise _NewerFormatError(f"{path} has format {content['format']}; install a newer Axonym to read it")
+            is_newer = content["format"] > _FORMAT
+        if is_newer:
+            raise ValueError(f"{path} has format {content['format']}; install a newer Axonym to read it")
+        with report_damage(path, "does not describe a checkpoint"):
             step, process_count, has_data = content["step"], content["process_count"], content["has_data"]
             if [type(step), type(process_count), type(has_data)] != [int, int, bool] or process_count < 1:
                 raise ValueError(f"step {step!r} of {process_count!r} processes")
             return cls(step, _read_node(content["tree"]), process_count, has_data)
-        except _NewerFormatError:
-            raise
-        except FileNotFoundError:
-            raise DamagedCheckpointError(f"{path} is missing") from None
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            message = f"{path} does not describe a checkpoint: {type(error).__name__}: {error}"
-            raise DamagedCheckpointError(message) from None
 
     def get_leaves(self) -> dict[str, LeafMetadata]:
         """Returns the leaves by path."""
