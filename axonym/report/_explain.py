@@ -139,26 +139,17 @@ class LeafMapping(NamedTuple):
         entry = format_entry(name, axes) if axes else f"{name!r}: None"
         return f"{entry} in the mapping of this part" if self.is_of_part else entry
 
-    def find_near_miss(self, name: str) -> str | None:
-        """Returns a name in the mapping of which this one may be a typo."""
-        for candidate in self.mapping:
-            # A name of three letters that arrays have beside this one is not a correction of it.
-            if is_typo(name, candidate, 4 if candidate in self.names else 3):
-                return candidate
-        return None
-
 
 def explain_named_axis(name: str, size: int, entry: Any, leaf_mapping: LeafMapping, mesh: MeshLike) -> AxisExplanation:
     """Explains an axis by its entry in the mapping and in the spec that follows from it."""
-    requested = leaf_mapping.mapping.mesh_axes(name)
-    if requested:
-        spec_axes = get_sharded_axes(entry)
-        return _explain_requested_axis(
-            name, size, requested, spec_axes, "mapping", leaf_mapping.format_entry(name), mesh
-        )
+    if requested := leaf_mapping.mapping.mesh_axes(name):
+        why, sharded_axes = leaf_mapping.format_entry(name), get_sharded_axes(entry)
+        return _explain_requested_axis(name, size, requested, sharded_axes, "mapping", why, mesh)
     if leaf_mapping.mapping.knows(name):
         return AxisExplanation(name, size, (), 1, "None", leaf_mapping.format_entry(name))
-    near_miss = leaf_mapping.find_near_miss(name)
+    # A name of three letters that arrays have beside this one is not a correction of it.
+    lengths = ((candidate, 4 if candidate in leaf_mapping.names else 3) for candidate in leaf_mapping.mapping)
+    near_miss = next((candidate for candidate, length in lengths if is_typo(name, candidate, length)), None)
     why = "not in the mapping of this part" if leaf_mapping.is_of_part else "not in the mapping"
     why += "" if near_miss is None else f"; did you mean {near_miss!r}?"
     return AxisExplanation(name, size, (), 1, "not in the mapping", why, near_miss)
@@ -345,7 +336,7 @@ def explain_by_spec(
     names = info.names_of(shape)
     if problems:
         axes = explain_refused_axes(shape, names, problems)
-        return _make_leaf(array, info, axes, None, mesh, error="; ".join(problems))._replace(invalid_spec=spec)
+        return _make_leaf(array, info, axes, None, mesh, error="; ".join(problems), invalid_spec=spec)
     spec = P() if spec is None else spec  # an empty spec is false, even one that is `unreduced`
     axes = explain_axes(shape, names, spec, mesh, "spec", source or "the spec")
     place = _describe_current_place(array, NamedSharding(mesh, spec))
@@ -359,13 +350,13 @@ def explain_own_sharding(array: Any, info: LeafInfo, mesh: MeshLike | None) -> E
     spec, own_mesh = (sharding.spec, sharding.mesh) if is_on_mesh else (P(), mesh)
     decision: Decision = "sharding" if is_on_mesh else "no mapping"
     unsharded = None if is_on_mesh else f"on {describe_place(array)}"
-    names = info.names_of(shape)
-    axes = explain_axes(shape, names, spec, own_mesh, decision, "its own sharding", unsharded=unsharded)
-    explained = _make_leaf(array, info, axes, spec, own_mesh)
-    if sharding is None or (isinstance(own_mesh, AbstractMesh) and is_on_mesh):
-        return explained
-    part = explained.load.per_device if is_on_mesh else count_array_bytes(array.dtype, sharding.shard_shape(shape))
-    load = Load(explained.load.bytes, part, len(sharding.device_set), frozenset(sharding.device_set))
+    source = "its own sharding"
+    axes = explain_axes(shape, info.names_of(shape), spec, own_mesh, decision, source, unsharded=unsharded)
+    load = None
+    if sharding is not None and not (is_on_mesh and isinstance(own_mesh, AbstractMesh)):
+        part = [axis.size // axis.parts for axis in axes] if is_on_mesh else sharding.shard_shape(shape)
+        sizes = count_array_bytes(array.dtype, shape), count_array_bytes(array.dtype, part)
+        load = Load(*sizes, len(sharding.device_set), frozenset(sharding.device_set))
     return _make_leaf(array, info, axes, spec, own_mesh, load=load)
 
 
@@ -379,6 +370,7 @@ def _make_leaf(
     load: Load | None = None,
     place: str | None = None,
     error: str | None = None,
+    invalid_spec: P | None = None,
 ) -> ExplainedLeaf:
     """Returns the explanation of an array; without a load, each device of the mesh has as many bytes."""
     shape = tuple(array.shape)
@@ -405,7 +397,7 @@ def _make_leaf(
         now=place,
         error=error,
     )
-    return ExplainedLeaf(leaf, load, array, info, mesh)
+    return ExplainedLeaf(leaf, load, array, info, mesh, invalid_spec)
 
 
 def sum_leaves(leaves: Sequence[ExplainedLeaf], mesh: MeshLike | None) -> dict[str, Any]:
@@ -526,6 +518,7 @@ def _explain_with_mapping(arrays: list[tuple[Any, LeafInfo]], mapping: AxisMappi
     described = apply_fallback_rules(leaves, [info for _, info in arrays], mapping, mesh)
     pairs = [*zip(leaves, described, strict=True)]
     names = frozenset(name for leaf, info in pairs for name in info.names_of(leaf.shape) or ())
+    # Mappings cannot be hashed; those of parts of the tree are the same objects in many leaves.
     part_mappings = {id(info.mapping): info.mapping for info in described if info.mapping is not None}
     entries: dict[str, tuple[str, ...]] = {}
     for entry_mapping in (mapping, *part_mappings.values()):

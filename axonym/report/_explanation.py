@@ -305,16 +305,12 @@ class LeafReport(LeafExplanation):
 
 def format_paddings(leaf: LeafReport, paddings: Sequence[Padding]) -> str:
     """Returns in words which dimensions of an array to pad together."""
-    return " and ".join(
-        f"{_format_dimension(leaf, padding.dimension)} from {padding.size} to {padding.padded_size} for "
-        f"{' x '.join(map(repr, padding.mesh_axes))}"
-        for padding in paddings
-    )
-
-
-def _format_dimension(leaf: LeafReport, dim: int) -> str:
-    name = leaf.axes[dim].name
-    return f"dimension {dim}" if name is None else f"axis {name!r}"
+    texts: list[str] = []
+    for padding in paddings:
+        name, mesh_axes = leaf.axes[padding.dimension].name, " x ".join(map(repr, padding.mesh_axes))
+        dimension = f"dimension {padding.dimension}" if name is None else f"axis {name!r}"
+        texts.append(f"{dimension} from {padding.size} to {padding.padded_size} for {mesh_axes}")
+    return " and ".join(texts)
 
 
 def list_padding_choices(leaf: LeafReport) -> list[tuple[Padding, ...]]:

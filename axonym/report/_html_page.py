@@ -56,13 +56,16 @@ def save_html_page(
     template = importlib.resources.files(_PACKAGE).joinpath("_html_page.html").read_text("utf-8")
     _, _, script = template.rpartition("<script>")
     digest = hashlib.sha256(script.partition("</script>")[0].encode()).digest()
+    data = json.dumps(treemap, separators=(",", ":"))
+    for character in "<>&":  # so that nothing in a script begins a tag, a comment or an entity
+        data = data.replace(character, f"\\u{ord(character):04x}")
     parts = {
         "HASH": base64.b64encode(digest).decode(),
         "TITLE": html.escape(title),
         "SUBTITLE": html.escape(subtitle),
         "FACTS": "".join(_format_facts(facts)),
         "NOTES": "".join(_format_page_notes(notes)),
-        "DATA": _format_json(treemap),
+        "DATA": data,
     }
     text = re.sub("@([A-Z]+)@", lambda mark: parts[mark[1]], template)
     return write_file(path, text, "page", "report.html")
@@ -82,12 +85,6 @@ def _format_page_notes(notes: Sequence[Note]) -> Iterator[str]:
             yield f"<details open class='bad'><summary>{html.escape(heading)}</summary><ul>{listing}</ul></details>"
         else:
             yield f"<p>{html.escape(' '.join([heading, '; '.join(items)]))}</p>"
-
-
-def _format_json(data: Any) -> str:
-    """Returns JSON that is safe in HTML: nothing in it begins a tag, a comment or an entity."""
-    text = json.dumps(data, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def get_ink(colour: str) -> str:

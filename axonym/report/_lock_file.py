@@ -114,14 +114,11 @@ def _list_differences(locked: Lock, lock: Lock) -> list[str]:
         lines.append(f"the mesh: {_format_locked_mesh(locked_mesh)} -> {_format_locked_mesh(mesh)}")
     locked_arrays, arrays = locked["arrays"], lock["arrays"]
     for path in sorted({**locked_arrays, **arrays}):
-        if path not in locked_arrays:
-            array = arrays[path]
-            lines.append(f"added    {_format_locked_array(path, array)}: {_format_locked_spec(array)}")
-        elif path not in arrays:
-            array = locked_arrays[path]
-            lines.append(f"removed  {_format_locked_array(path, array)}: {_format_locked_spec(array)}")
-        else:
+        if path in locked_arrays and path in arrays:
             lines += _compare_locked_arrays(path, locked_arrays[path], arrays[path])
+        else:
+            word, array = ("added", arrays[path]) if path in arrays else ("removed", locked_arrays[path])
+            lines.append(f"{word:<8} {_format_locked_array(path, array)}: {_format_locked_spec(array)}")
     return lines
 
 

@@ -10,6 +10,11 @@ from ._sharding_analyzer import ShardingAnalyzer
 from ._sharding_report import ShardingReport
 
 
+_UPDATE = "AXONYM_UPDATE_LOCK"  # the environment variable with which locks are written again
+_UNSET = ("", "0", "false", "no")  # values of environment variables
+_MOST_LINES = 50
+
+
 def assert_sharding_lock(
     tree: Any,
     path: str | os.PathLike[str],
@@ -76,15 +81,6 @@ def assert_sharding_lock(
         heading = f"the shardings differ from the sharding lock {os.fspath(path)!r}:"
         advice = f"If this is intended, run once with {_UPDATE}=1 outside CI, and commit the file."
         raise AssertionError("\n".join([heading, *(f"  {line}" for line in shorten_list(lines, _MOST_LINES)), advice]))
-
-
-_UPDATE = "AXONYM_UPDATE_LOCK"  # the environment variable with which locks are written again
-
-
-_MOST_LINES = 50
-
-
-_UNSET = ("", "0", "false", "no")  # values of environment variables
 
 
 def _is_set(variable: str) -> bool:

@@ -246,23 +246,20 @@ def _list_best_paddings(report: ShardingReport) -> list[str]:
     """
     candidates: list[tuple[int, LeafReport, tuple[Padding, ...]]] = []
     for leaf in report.leaves:
-        if leaf.padding:
-            saved_bytes = leaf.bytes_per_device - leaf.padding[0].bytes_per_device
-            if leaf.error or (
-                saved_bytes > _LEAST_SAVED * report.bytes_per_device and _has_stuck_axis(leaf, report.mesh)
-            ):
-                candidates.append((saved_bytes, leaf, list_padding_choices(leaf)[0]))
+        if not leaf.padding:
+            continue
+        saved_bytes = leaf.bytes_per_device - leaf.padding[0].bytes_per_device
+        # Whether no dimension of the shard on a device is divisible by some unused mesh axis.
+        parts = [axis.size // axis.parts for axis in leaf.axes]
+        is_stuck = any(all(part % report.mesh[unused] for part in parts) for unused in leaf.unused)
+        if leaf.error or (is_stuck and saved_bytes > _LEAST_SAVED * report.bytes_per_device):
+            candidates.append((saved_bytes, leaf, list_padding_choices(leaf)[0]))
     candidates.sort(key=lambda candidate: -candidate[0])
     return [
         f"{format_path(leaf.path)}: {format_paddings(leaf, paddings)}, {format_bytes(leaf.bytes_per_device)} -> "
         f"{format_bytes(paddings[0].bytes_per_device)} on each device"
         for _, leaf, paddings in candidates[:_MOST_NOTES]
     ]
-
-
-def _has_stuck_axis(leaf: LeafReport, mesh: Mapping[str, int]) -> bool:
-    """Returns whether no dimension of the shard on a device is divisible by some unused mesh axis."""
-    return any(all((axis.size // axis.parts) % mesh[unused] for axis in leaf.axes) for unused in leaf.unused)
 
 
 def find_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -> tuple[Padding, ...]:
@@ -272,10 +269,12 @@ def find_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -
     """
     shard = get_shard_shape(shape, spec, mesh)
     free = find_free_axes(shape, spec, mesh)
+    # A dimension may get any free mesh axis, any two of them, or all.
+    choices = [axes for number in sorted({1, 2, len(free)} - {0}) for axes in itertools.combinations(free, number)]
     current_bytes = count_array_bytes(dtype, shard)
     paddings: list[Padding] = []
     for dim, part in enumerate(shard):
-        for axes in _combine_axes(free) if part else ():
+        for axes in choices if part else ():
             parts = math.prod(mesh.shape[axis] for axis in axes)
             padded = round_up(part, parts)
             if padded == part or padded > part * _MOST_GROWTH:
@@ -309,12 +308,6 @@ def find_required_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: Me
     padded_bytes = count_array_bytes(dtype, get_shard_shape(padded, spec, mesh))
     changed = [dim for dim, size in enumerate(padded) if size != shape[dim]]
     return tuple(Padding(dim, shape[dim], padded[dim], requested_axes[dim], padded_bytes) for dim in changed)
-
-
-def _combine_axes(free: list[str]) -> Iterator[tuple[str, ...]]:
-    """Yields which of the free mesh axes may shard one dimension together: each, each pair, and all."""
-    for number in sorted({1, 2, len(free)}):
-        yield from itertools.combinations(free, number) if number <= len(free) and number else ()
 
 
 def report_specs(

@@ -41,7 +41,7 @@ _PROGRAM_ID = re.compile(r"\(\d+\)$")
 _MOST_ROWS = 40
 _CONTAINERS = ("while", "call", "conditional")  # the instructions in them are in the trace as well
 _COMMUNICATION = re.compile(r"(?<![a-z])all-|reduce-scatter|collective-|^(?:send|recv)\b")
-_COMPILED_CALL = re.compile(r"(?<=/)jit\([^()]*\)/")
+_COMPILED_CALL = re.compile(r"(?<=/)jit\([^()]*\)/")  # of functions that JAX itself compiles, such as `jnp.where`
 
 
 def is_in_backward_pass(op_name: str) -> bool:
@@ -391,7 +391,8 @@ def _add_up_runs(runs: Sequence[InstructionRun]) -> TimeByLayer:
     for run in runs:
         if run.instruction.opcode in _CONTAINERS:
             continue
-        layer = _find_layer(run.instruction.op_name)
+        layers, _ = split_op_name(_COMPILED_CALL.sub("", run.instruction.op_name))
+        layer = " + ".join(dict.fromkeys(map(_merge_repetitions, layers.split(" + "))))
         is_communication = _COMMUNICATION.search(run.instruction.opcode) or _COMMUNICATION.search(run.name)
         (communication if is_communication else computing)[layer] += run.seconds
         counts[layer] += 1
@@ -406,12 +407,6 @@ def _add_up_runs(runs: Sequence[InstructionRun]) -> TimeByLayer:
         devices=len({run.device for run in runs}),
         programs=tuple(sorted({run.program for run in runs})),
     )
-
-
-def _find_layer(op_name: str) -> str:
-    """Returns the layer of a path of scopes, without repetitions and without functions that JAX itself compiles."""
-    layers, _ = split_op_name(_COMPILED_CALL.sub("", op_name))
-    return " + ".join(dict.fromkeys(map(_merge_repetitions, layers.split(" + "))))
 
 
 def _merge_repetitions(layer: str) -> str:

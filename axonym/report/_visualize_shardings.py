@@ -82,7 +82,7 @@ def visualize_shardings(
         common = find_common_mesh(list_arrays(tree)) if mesh is None else mesh
         mesh = get_active_mesh() if common is None else common
         report = report_own_shardings(tree, mesh)
-    output: Any = rich.Console() if console is None else console
+    output: Any = rich.console.Console() if console is None else console
     paint = _Paint(rich, report.mesh, output.options.ascii_only, output.width)
     lines = _group_lines(report.leaves)
     output.print(paint.make_text((format_mesh_title(report.mesh, report.devices), "bold")))
@@ -97,17 +97,11 @@ def visualize_shardings(
         output.print(picture)
 
 
-class _Rich(NamedTuple):
-    """The classes of rich that are used."""
-
-    Console: Any
-    Table: Any
-    Text: Any
-
-
-def _import_rich() -> _Rich:
+def _import_rich() -> Any:
     try:
-        return _Rich(*(getattr(importlib.import_module(f"rich.{name.lower()}"), name) for name in _Rich._fields))
+        for name in ("console", "table", "text"):
+            importlib.import_module(f"rich.{name}")
+        return importlib.import_module("rich")
     except ImportError as missing:
         raise ImportError(
             "`visualize_shardings` needs rich, which is not installed; install it with `pip install axonym[report]`"
@@ -131,7 +125,7 @@ class _Line(NamedTuple):
 class _Paint(NamedTuple):
     """The library that draws, the mesh whose axes have colours, whether only ASCII is printed, and the width."""
 
-    rich: _Rich
+    rich: Any
     mesh: Mapping[str, int]
     ascii: bool
     width: int
@@ -148,10 +142,10 @@ class _Paint(NamedTuple):
 
     def make_text(self, *pieces: str | tuple[str, str]) -> Any:
         """Returns pieces of text, each alone or with its style; nothing in them is read as markup."""
-        return self.rich.Text.assemble(*pieces)
+        return self.rich.text.Text.assemble(*pieces)
 
     def make_table(self, **options: Any) -> Any:
-        return self.rich.Table(box=None, pad_edge=False, show_edge=False, **options)
+        return self.rich.table.Table(box=None, pad_edge=False, show_edge=False, **options)
 
 
 def _group_lines(leaves: tuple[LeafExplanation, ...]) -> list[_Line]:
