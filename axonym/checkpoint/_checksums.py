@@ -67,9 +67,11 @@ def _read_checksum(path: Path, start: int) -> str:
     crc, total, remaining = 0, 0, _BLOCK
     with path.open("rb") as file:
         file.seek(start)
+        # Both checksums of a piece while it is in the cache, which a block is too large for.
         while remaining and (data := file.read(min(remaining, _BUFFER))):
             crc, remaining = extend(crc, data), remaining - len(data)
             words = np.frombuffer(data, "<u8", len(data) // 8)
+            # Of the last piece some bytes may be left, fewer than a word.
             total += int(words.sum()) + int.from_bytes(data[words.nbytes :], "little")
     return f"{crc:08x}{total % 2**64:016x}"
 

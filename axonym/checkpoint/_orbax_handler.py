@@ -100,7 +100,7 @@ class StateSave(ocp.args.PyTreeSave):
 @ocp.args.register_with_handler(StateHandler, for_restore=True)
 @dataclasses.dataclass
 class StateRestore(ocp.args.PyTreeRestore):
-    """Arguments of a restore, as for any tree."""
+    """Arguments of a restore, as for any tree; Orbax wants a handler to have some for both."""
 
 
 def make_save_arguments(arrays: dict[str, Any], **options: Any) -> StateSave:

@@ -170,60 +170,62 @@ def restore_step(
 def _restore_folder(path: Path, step: int, like: Any, options: RestoreOptions, data: Resumable | None) -> Any:
     folder, subject = get_step_folder(path, step), f"the checkpoint of step {step} in {path}"
 
-    def read() -> tuple[Plan, dict[str, Any], Any]:
+    def read() -> tuple[list[PlannedLeaf], Any, dict[str, Any], Any]:
         checksums = read_checksums(folder.parent)
         metadata = read_metadata(folder, checksums)
-        plan = make_plan(metadata, like, options, subject)
-        return plan, read_arrays_of_plan(folder, plan, checksums), _read_data(folder, metadata, data)
+        leaves, treedef = make_plan(metadata, like, options, subject)
+        return leaves, treedef, read_stored_arrays(folder, leaves, checksums), _read_data(folder, metadata, data)
 
-    plan, arrays, state = agree_on_result(subject, read)
-    tree = place_restored_leaves(plan, arrays)
+    leaves, treedef, arrays, state = agree_on_result(subject, read)
+    # Each array is let go once its leaf is made, since both are in memory until then.
+    tree = jax.tree.unflatten(treedef, [place_leaf(arrays.pop(leaf.saved.path, None), leaf) for leaf in leaves])
+    # Only now, so that the iterator goes on as before if the restore fails in some process.
     if data is not None:
         data.set_state(state)
     return tree
 
 
-class Plan(NamedTuple):
-    """What to restore: the leaves of a checkpoint, and the requested ones in the order of the result."""
+class PlannedLeaf(NamedTuple):
+    """A leaf to restore: as it was saved and as it is requested, the leaf of `like`, and the sharding to give it."""
 
-    saved: dict[str, LeafMetadata]
-    requested: dict[str, LeafMetadata]
-    likes: list[Any]
-    shardings: list[Any]
-    treedef: Any
+    saved: LeafMetadata
+    requested: LeafMetadata
+    like: Any
+    sharding: Any
 
 
-def make_plan(metadata: TreeMetadata, like: Any, options: RestoreOptions, subject: str) -> Plan:
-    """Returns what to restore and where to; raises a ValueError if it is not in the checkpoint."""
+def make_plan(
+    metadata: TreeMetadata, like: Any, options: RestoreOptions, subject: str
+) -> tuple[list[PlannedLeaf], Any]:
+    """Returns the leaves of the result and its structure; raises a ValueError if they are not in the checkpoint."""
     saved_leaves = metadata.get_leaves()
     if isinstance(like, int) and "" not in saved_leaves:
         raise ValueError(f"`like` is a tree like the one to restore, not {like!r}; pass a step as `step={like!r}`")
     if like is None:
         paths, treedef = jax.tree.flatten(_replace_leaves(metadata.tree))
-        likes = [make_shape(saved_leaves[path]) for path in paths]
-        requested = {path: saved_leaves[path] for path in paths}
+        requested_leaves = {path: saved_leaves[path] for path in paths}
+        likes = [*map(make_shape, requested_leaves.values())]
     else:
         described = describe_tree(like)
         leaves, treedef = flatten_leaves(like)
         likes = [*leaves.values()]
-        requested = {leaf.path: leaf for leaf in iterate_nodes(described) if isinstance(leaf, LeafMetadata)}
-        check_leaves(saved_leaves, requested, options.axis_order, options.strict, subject)
+        requested_leaves = {leaf.path: leaf for leaf in iterate_nodes(described) if isinstance(leaf, LeafMetadata)}
+        check_leaves(saved_leaves, requested_leaves, options.axis_order, options.strict, subject)
         warn_of_static_fields(get_static_fields(metadata.tree), get_static_fields(described), subject)
-    check_widths(requested, subject)
-    tree = jax.tree.unflatten(treedef, likes)
-    return Plan(saved_leaves, requested, likes, find_shardings(tree, likes, options.mapping, options.mesh), treedef)
+    check_widths(requested_leaves, subject)
+    shardings = find_shardings(jax.tree.unflatten(treedef, likes), likes, options.mapping, options.mesh)
+    entries = zip(requested_leaves.values(), likes, shardings, strict=True)
+    return [PlannedLeaf(saved_leaves[requested.path], requested, *entry) for requested, *entry in entries], treedef
 
 
 def _replace_leaves(node: Node | LeafMetadata) -> Any:
     """Returns the tree of a checkpoint as dicts, lists and tuples, with paths in place of the leaves."""
     if isinstance(node, LeafMetadata):
         return node.path
-    pairs = zip(node.keys, node.children, strict=True)
-    children = {
-        key: _replace_leaves(child)
-        for key, child in pairs
-        if not (isinstance(child, LeafMetadata) and child.kind == "object")
-    }
+    children: dict[Any, Any] = {}
+    for key, child in zip(node.keys, node.children, strict=True):
+        if not (isinstance(child, LeafMetadata) and child.kind == "object"):
+            children[key] = _replace_leaves(child)
     if node.kind in ("list", "tuple"):
         return (list if node.kind == "list" else tuple)(children.values())
     return children
@@ -236,32 +238,19 @@ def read_metadata(folder: Path, checksums: Checksums) -> TreeMetadata:
     return TreeMetadata.read(folder)
 
 
-def read_arrays_of_plan(folder: Path, plan: Plan, checksums: Checksums) -> dict[str, Any]:
+def read_stored_arrays(folder: Path, leaves: list[PlannedLeaf], checksums: Checksums) -> dict[str, Any]:
     """Returns the arrays by path, as they are stored; this process checks its share of the files meanwhile."""
     stored_leaves: dict[str, tuple[LeafMetadata, Any]] = {}
-    for (path, leaf), sharding in zip(plan.requested.items(), plan.shardings, strict=True):
-        saved_leaf = plan.saved[path]
-        if saved_leaf.is_stored:
-            is_numpy = leaf.kind.startswith("numpy")
-            stored_leaves[path] = saved_leaf, None if is_numpy else get_stored_sharding(saved_leaf, leaf, sharding)
+    for saved, requested, _, sharding in leaves:
+        if saved.is_stored:
+            is_numpy = requested.kind.startswith("numpy")
+            stored_leaves[saved.path] = saved, None if is_numpy else get_stored_sharding(saved, requested, sharding)
     blocks = [block for block in list_blocks(checksums) if is_array_data(block[0])]
     wait_for_checks = check_blocks(checksums, blocks[jax.process_index() :: jax.process_count()])
     try:
         return import_orbax_handler().read_arrays(folder, stored_leaves)
     finally:
         wait_for_checks()  # a damaged file matters more than the errors that it causes
-
-
-def place_restored_leaves(plan: Plan, arrays: dict[str, Any]) -> Any:
-    """Returns the restored tree."""
-    leaves = []
-    for (path, requested_leaf), like, sharding in zip(plan.requested.items(), plan.likes, plan.shardings, strict=True):
-        saved_leaf = plan.saved[path]
-        if saved_leaf.kind in ARRAY_KINDS:
-            leaves.append(place_leaf(arrays.pop(path, None), saved_leaf, requested_leaf, like, sharding))
-        else:
-            leaves.append(like if saved_leaf.kind == "object" else saved_leaf.decode())
-    return jax.tree.unflatten(plan.treedef, leaves)
 
 
 def _read_data(folder: Path, metadata: TreeMetadata, data: Resumable | None) -> Any:
@@ -312,18 +301,17 @@ def make_shape(leaf: LeafMetadata) -> Any:
     return shape if leaf.names is None else NamedArray(shape, leaf.names)
 
 
-def get_stored_sharding(saved_leaf: LeafMetadata, requested_leaf: LeafMetadata, sharding: Any) -> Any:
+def get_stored_sharding(saved: LeafMetadata, requested: LeafMetadata, sharding: Any) -> Any:
     """Returns the sharding with which an array is read, for its axes in the order of the checkpoint."""
-    order = find_order(saved_leaf.names, requested_leaf.names)
+    order = find_order(saved.names, requested.names)
     if isinstance(sharding, NamedSharding):
-        entries = pad_spec(sharding.spec, len(saved_leaf.shape)).partitions
+        entries = pad_spec(sharding.spec, len(saved.shape)).partitions
         if order is not None:
             entries = [entries[order.index(dim)] for dim in range(len(order))]
-        return NamedSharding(
-            sharding.mesh, P(*entries, *(None,) * (len(saved_leaf.stored_shape) - len(saved_leaf.shape)))
-        )
+        key_entries = [None] * (len(saved.stored_shape) - len(saved.shape))  # of the data of random keys
+        return NamedSharding(sharding.mesh, P(*entries, *key_entries))
     if order is not None and sharding is not None and not isinstance(sharding, SingleDeviceSharding):
-        raise ValueError(f"{saved_leaf.path} cannot be transposed onto {sharding}; pass a mesh")
+        raise ValueError(f"{saved.path} cannot be transposed onto {sharding}; pass a mesh")
     return sharding
 
 
@@ -332,32 +320,28 @@ def enter_mesh_of(sharding: Any) -> AbstractContextManager[Any]:
     return jax.set_mesh(cast(Mesh, sharding.mesh) if isinstance(sharding, NamedSharding) else None)
 
 
-def place_leaf(array: Any, saved_leaf: LeafMetadata, requested_leaf: LeafMetadata, like: Any, sharding: Any) -> Any:
-    """Returns the requested leaf, made of the array that was read."""
-    if not saved_leaf.is_stored:
-        array = np.zeros(saved_leaf.stored_shape, jnp.dtype(saved_leaf.stored_dtype))
-    order = find_order(saved_leaf.names, requested_leaf.names)
-    if requested_leaf.kind in ("numpy", "numpy scalar"):
+def place_leaf(array: Any, leaf: PlannedLeaf) -> Any:
+    """Returns a restored leaf, made of the array that was read, if the leaf has elements in the files."""
+    saved, requested, like, sharding = leaf
+    if saved.kind not in ARRAY_KINDS:
+        return like if saved.kind == "object" else saved.decode()
+    if not saved.is_stored:
+        array = np.zeros(saved.stored_shape, jnp.dtype(saved.stored_dtype))
+    order = find_order(saved.names, requested.names)
+    if requested.kind in ("numpy", "numpy scalar"):
         array = np.asarray(array) if order is None else np.ascontiguousarray(np.transpose(array, order))
-        array = array[()] if requested_leaf.kind == "numpy scalar" else array
+        array = array[()] if requested.kind == "numpy scalar" else array
     else:
-        array = _place_on_devices(array, saved_leaf, requested_leaf, order, sharding)
+        with enter_mesh_of(sharding):
+            # Arrays that were saved by NumPy, or are empty, are still on the host.
+            if not isinstance(array, jax.Array):
+                array = array if order is None else np.transpose(array, (*order, *range(len(order), array.ndim)))
+                array, order = jax.device_put(array, get_stored_sharding(requested, requested, sharding)), None
+            if saved.kind == "key":
+                array = jax.random.wrap_key_data(array, impl=saved.dtype)
+            if order is not None:
+                array = _make_transpose(order, sharding)(array)
     return with_array(like, array) if isinstance(like, NamedBase) else array
-
-
-def _place_on_devices(
-    array: Any, saved_leaf: LeafMetadata, requested_leaf: LeafMetadata, order: tuple[int, ...] | None, sharding: Any
-) -> jax.Array:
-    """Makes random keys of their data, transposes the axes of an array, and puts it onto its sharding."""
-    with enter_mesh_of(sharding):
-        if not isinstance(array, jax.Array):
-            array = array if order is None else np.transpose(array, (*order, *range(len(order), array.ndim)))
-            array, order = jax.device_put(array, get_stored_sharding(requested_leaf, requested_leaf, sharding)), None
-        if saved_leaf.kind == "key":
-            array = jax.random.wrap_key_data(array, impl=saved_leaf.dtype)
-        if order is not None:
-            array = _make_transpose(order, sharding)(array)
-        return array
 
 
 @cached_plan

@@ -333,7 +333,7 @@ def check_leaves(
         remedies = _suggest_nesting(saved_leaves, missing_paths)
         if strict and unused_paths:
             remedies.append("`strict=False` leaves out what is not in `like`")
-        raise ValueError("\n  ".join([f"{subject} does not fit:", *shorten_list(problems, _MOST_PROBLEMS), *remedies]))
+        raise ValueError(_list_lines(f"{subject} does not fit:", problems, remedies))
 
 
 def check_widths(requested_leaves: Mapping[str, LeafMetadata], subject: str) -> None:
@@ -349,8 +349,7 @@ def check_widths(requested_leaves: Mapping[str, LeafMetadata], subject: str) -> 
             "`jax.config.update('jax_enable_x64', True)` keeps all bits",
             "a `like` with NumPy arrays of these shapes and element types restores NumPy arrays",
         ]
-        heading = f"{subject} has elements of 64 bits:"
-        raise ValueError("\n  ".join([heading, *shorten_list(problems, _MOST_PROBLEMS), *remedies]))
+        raise ValueError(_list_lines(f"{subject} has elements of 64 bits:", problems, remedies))
 
 
 def _suggest_nesting(saved_leaves: Mapping[str, LeafMetadata], missing_paths: list[str]) -> list[str]:
@@ -414,4 +413,8 @@ def warn_of_static_fields(saved_fields: Mapping[str, str], requested_fields: Map
     if changed_paths:
         changes = [f"{path} is {requested_fields[path]} here and was {saved_fields[path]}" for path in changed_paths]
         heading = f"{subject} was saved with other static fields, which stay as they are here:"
-        warnings.warn("\n  ".join([heading, *shorten_list(changes, _MOST_PROBLEMS)]), stacklevel=find_stacklevel())
+        warnings.warn(_list_lines(heading, changes, []), stacklevel=find_stacklevel())
+
+
+def _list_lines(heading: str, problems: list[str], remedies: list[str]) -> str:
+    return "\n  ".join([heading, *shorten_list(problems, _MOST_PROBLEMS), *remedies])

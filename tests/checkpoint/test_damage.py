@@ -1,5 +1,6 @@
 """Damaged files, a full disk, a read-only folder: errors that name the file, and nothing complete is lost."""
 
+import errno
 import json
 import os
 import resource
@@ -184,6 +185,20 @@ def test_checksums_that_list_no_files_are_damage(folder: Path) -> None:
     check_refused(folder, folder / "2" / CHECKSUMS)
     (folder / "2" / CHECKSUMS).write_text("[" * 5000)
     check_refused(folder, folder / "2" / CHECKSUMS)
+
+
+@pytest.mark.parametrize("name", [CHECKSUMS, "axonym.json"])
+def test_too_many_open_files_are_no_damage(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_bytes = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == name:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        nym.checkpoint.restore(folder, STATE, fallback=True)
 
 
 def test_large_files_are_checked_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
