@@ -42,6 +42,7 @@ def make_named_array(values: Any, axes: AxisSelector | Sequence[AxisSelector], s
     if isinstance(values, jax.Array):
         return NamedArray(values, axes)
     values = np.asarray(values)
+    # Types of `ml_dtypes` are of kind V as well as structured ones, whose scalars are `np.void`.
     jax_dtype = jax.dtypes.canonicalize_dtype(values.dtype) if values.dtype.kind in "biufcV" else None
     if jax_dtype is None or (values.dtype.kind == "V" and issubclass(values.dtype.type, np.void)):
         raise TypeError(
@@ -60,12 +61,13 @@ def make_named_array(values: Any, axes: AxisSelector | Sequence[AxisSelector], s
 
 def check_coordinates(x: NamedArray, coords: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
     """Returns the coordinates of each axis that has some; raises a ValueError if the lengths do not fit."""
-    for name, values in (coords or {}).items():
+    coords = dict(coords or {})
+    for name, values in coords.items():
         if name not in x.names:
             raise ValueError(f"`coords` has axis {name!r}, which {format_shape(x)} does not have")
         if len(values) != x.axis_size(name):
             raise ValueError(f"`coords` has {len(values)} values for axis {name!r}, whose size is {x.axis_size(name)}")
-    return dict(coords or {})
+    return coords
 
 
 def import_library(name: str) -> Any:
@@ -107,13 +109,9 @@ def to_pandas(x: NamedArray, coords: Mapping[str, Any] | None = None) -> Any:
         remedy = "index or flatten axes first, or use `to_xarray(x).to_series()`" if x.names else "use `x.item()`"
         raise ValueError(f"`to_pandas` takes an array with one axis or two, not {format_shape(x)}; {remedy}")
     labels = check_coordinates(x, coords)
+    # Types of other packages, such as bfloat16 of `ml_dtypes`, are not built in.
     values = values if values.dtype.isbuiltin == 1 else values.astype(np.float32)
-    indices = [
-        pandas.Index(labels[axis.name], name=axis.name)
-        if axis.name in labels
-        else pandas.RangeIndex(axis.size, name=axis.name)
-        for axis in x.axes
-    ]
+    indices = [pandas.Index(labels.get(axis.name, range(axis.size)), name=axis.name) for axis in x.axes]
     return (pandas.Series if len(indices) == 1 else pandas.DataFrame)(values, *indices)
 
 
@@ -145,7 +143,8 @@ def from_pandas(x: Any, axes: AxisSelector | Sequence[AxisSelector] | None = Non
     """
     if not hasattr(x, "index") or not hasattr(x, "to_numpy"):
         raise TypeError(f"`from_pandas` takes a `Series` or a `DataFrame`, not a `{type(x).__name__}`.")
-    kind, indices = type(x).__name__, (x.index, x.columns) if x.ndim == 2 else (x.index,)
+    kind = type(x).__name__
+    indices = (x.index, x.columns) if x.ndim == 2 else (x.index,)
     for kind_of_index, index in zip(("index", "columns"), indices, strict=False):
         if index.nlevels > 1:
             raise ValueError(

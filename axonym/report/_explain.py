@@ -168,6 +168,7 @@ def explain_invalid_axes(
             axes.append(AxisExplanation(name, size, (), 1, "refused", str(axis_error) or error))
             continue
         axis = explain_named_axis(name, size, entry, leaf_mapping, mesh)
+        # Alone each axis may be valid: two of them ask for the same mesh axis.
         if error and any(all_mesh_axes.count(mesh_axis) > 1 for mesh_axis in axis.mesh_axes):
             axis = AxisExplanation(name, size, (), 1, "refused", error)
         axes.append(axis)
@@ -309,6 +310,7 @@ def explain_by_mapping(
         else:
             axes = explain_invalid_axes(axis_names, shape, leaf_mapping, mesh, str(error))
         return _make_leaf(array, info, axes, None, mesh, error=str(error))
+    # Where `shard` leaves an array alone, it stays sharded as it is, or is replicated.
     own_sharding = get_sharding_over(array, mesh) if sharding is None else None
     placed = sharding or own_sharding or NamedSharding(mesh, P())
     if axis_names is not None:
@@ -537,6 +539,7 @@ def _explain_with_mapping(arrays: list[tuple[Any, LeafInfo]], mapping: AxisMappi
 
 def _make_explanation(explained: Sequence[ExplainedLeaf], mesh: MeshLike | None, **fields: Any) -> Explanation:
     used_axes = {axis for leaf in explained for axis in get_spec_axes(leaf.leaf.spec)}
+    # Nothing could be sharded over Manual axes here, so they are not called unused.
     kinds = () if mesh is None else zip(mesh.axis_names, mesh.axis_types, strict=True)
     unused = tuple(axis for axis, kind in kinds if kind != AxisType.Manual and axis not in used_axes)
     leaves = tuple(leaf.leaf for leaf in explained)

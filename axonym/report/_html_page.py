@@ -99,7 +99,7 @@ def make_treemap(leaves: Sequence[LeafReport], mesh_axes: Sequence[str]) -> dict
 
     def get_sort_key(kind: _Kind) -> tuple[Any, ...]:
         axes, _, is_invalid = kind
-        return is_invalid, len(axes), [order.get(axis, 99) for axis in axes], kind
+        return is_invalid, len(axes), [order.get(axis, 99) for axis in axes], kind  # 99 for an axis of another mesh
 
     leaf_kinds = [_get_kind(leaf) for leaf in leaves]
     kinds = sorted({*leaf_kinds}, key=get_sort_key)

@@ -57,6 +57,7 @@ def _make_locked_array(leaf: LeafReport, mesh: Mapping[str, int]) -> dict[str, A
     entries: list[Any] = []
     for entry in spec.partitions:
         axes = [_FREE] if entry is P.UNCONSTRAINED else get_entry_axes(entry)
+        # Axes of size 1 are in no lock; those of another mesh are kept, since their sizes are not known here.
         axes = [axis for axis in axes if leaf.place is not None or axis == _FREE or axis in mesh]
         if len(axes) > 1:
             entries.append(axes)

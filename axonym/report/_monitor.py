@@ -25,6 +25,7 @@ R = TypeVar("R")
 
 _Spans: TypeAlias = list[tuple[float, float]]
 _recordings: ContextVar[tuple[_Spans, ...]] = ContextVar("_recordings", default=())
+# Once for the process, because listeners stay registered.
 _register_listener = functools.cache(jax.monitoring.register_event_duration_secs_listener)
 
 
@@ -101,6 +102,7 @@ def create_monitored_function(
 
     @functools.wraps(fn, updated=("__dict__",) if inspect.isfunction(fn) else ())
     def run_monitored(*args: Args.args, **kwargs: Args.kwargs) -> tuple[R, Metrics]:
+        # The first argument by its place, or else by the order of the parameters, or of the keywords.
         arguments = [*args, *(kwargs[name] for name in names if name in kwargs), *kwargs.values()]
         memory, issues = _analyze_argument(arguments, partition_specs, analyzer)
         if issues:
@@ -163,7 +165,7 @@ def _record_compile_spans() -> Iterator[_Spans]:
 def _record_event(event: str, duration_secs: float, **kwargs: str | int) -> None:
     if event.startswith(COMPILE_EVENTS):
         end = time.perf_counter()
-        for spans in _recordings.get():
+        for spans in _recordings.get():  # those of functions that call one another
             spans.append((end - duration_secs, end))
 
 

@@ -1,6 +1,6 @@
 """`ShardingAnalyzer`: whether specs fit a tree of arrays, what they cost on each device, and what changed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -51,19 +51,6 @@ def match_specs(tree: Any, specs: Any, mesh: MeshLike) -> tuple[list[MatchedSpec
             TypeError("The first argument has `PartitionSpec`s in place of arrays; the specs are the second one.")
         )
     pairs = _list_rule_specs(specs, tree, mesh) if isinstance(specs, ShardingRule) else _pair_specs(tree, specs)
-    return _check_pairs(tree, pairs, mesh)
-
-
-def _list_rule_specs(rule: ShardingRule, tree: Any, mesh: MeshLike) -> Iterator[_Pair]:
-    """Yields each leaf with the spec that a rule gives it."""
-    leaves = RuleTree.from_tree(tree).leaves
-    for (path, leaf, _), decision in zip(leaves, explain_decisions(rule, tree, mesh), strict=True):
-        if decision.error is not None:
-            raise decision.error
-        yield path, leaf, decision.spec, decision.by.replace("`: ", "`, ", 1)
-
-
-def _check_pairs(tree: Any, pairs: Iterable[_Pair], mesh: MeshLike) -> tuple[list[MatchedSpec], list[str]]:
     matched: list[MatchedSpec] = []
     problems: list[str] = []
     described = iter(describe_leaves(tree))
@@ -73,6 +60,7 @@ def _check_pairs(tree: Any, pairs: Iterable[_Pair], mesh: MeshLike) -> tuple[lis
             problems.append(f"{location}{entry.text}")
             continue
         arrays = jax.tree.leaves(leaf.array) if isinstance(leaf, NamedArray) else [leaf]
+        # Also of leaves that are no arrays, since all are described; a named array may be empty in a filtered tree.
         places = [next(described) for _ in arrays]
         if len(arrays) != 1 or (shape := get_array_shape(arrays[0])) is None:
             continue
@@ -87,6 +75,15 @@ def _check_pairs(tree: Any, pairs: Iterable[_Pair], mesh: MeshLike) -> tuple[lis
         matched.append(MatchedSpec(arrays[0], places[0], spec, spec_problems, source))
         problems += [location + problem for problem in spec_problems]
     return matched, problems
+
+
+def _list_rule_specs(rule: ShardingRule, tree: Any, mesh: MeshLike) -> Iterator[_Pair]:
+    """Yields each leaf with the spec that a rule gives it."""
+    leaves = RuleTree.from_tree(tree).leaves
+    for (path, leaf, _), decision in zip(leaves, explain_decisions(rule, tree, mesh), strict=True):
+        if decision.error is not None:
+            raise decision.error
+        yield path, leaf, decision.spec, decision.by.replace("`: ", "`, ", 1)
 
 
 def _pair_specs(tree: Any, specs: Any) -> Iterator[_Pair]:
@@ -131,6 +128,7 @@ def _pair_node(path: tuple[Any, ...], node: Any, specs: Any) -> Iterator[_Pair]:
             yield path, _NO_LEAF, _Problem("there are specs and no array; remove them"), ""
     elif _takes_one_spec(node) or _is_leaf(node):
         yield path, node, specs, ""
+    # One entry for everything below: a spec, or what was meant as one, of which there is a problem.
     elif _is_leaf(specs) or isinstance(specs, NamedArray) or _is_unwrapped_spec(specs):
         problem = _check_kind(specs)
         yield from _pair_leaves(path, node, specs) if problem is None else _report_part(path, node, problem)
@@ -166,12 +164,8 @@ def _pair_children(path: tuple[Any, ...], node: Any, specs: Any) -> Iterator[_Pa
     for key in entries:
         if key not in children:
             suggestion = suggest_name(keystr((key,), simple=True), names)
-            yield (
-                (*path, key),
-                _NO_LEAF,
-                _Problem(f"a spec is given for it, and the tree has no such part{suggestion}"),
-                "",
-            )
+            problem = _Problem(f"a spec is given for it, and the tree has no such part{suggestion}")
+            yield (*path, key), _NO_LEAF, problem, ""
 
 
 def _get_children(node: Any) -> dict[Any, Any]:
@@ -188,13 +182,13 @@ def _get_structure(node: Any) -> Any:
 def _read_spec(entry: Any, mesh: MeshLike) -> P | _Problem:
     """Returns the spec of an entry of the tree of specs, or the problem of that entry."""
     entry = entry.array if isinstance(entry, NamedArray) else entry
-    if isinstance(entry, NamedSharding) and not is_same_mesh(entry.mesh, mesh):
-        spec_mesh, target_mesh = format_mesh(entry.mesh), format_mesh(mesh)
-        difference = f"not on {target_mesh}" if spec_mesh != target_mesh else "of other devices or types of mesh axes"
-        return _Problem(f"its sharding is on the mesh {spec_mesh}, {difference}; {_REMEDY}")
-    if isinstance(entry, NamedSharding):
+    if not isinstance(entry, NamedSharding):
+        return _check_kind(entry) or (P() if entry is None else entry)
+    if is_same_mesh(entry.mesh, mesh):
         return entry.spec
-    return _check_kind(entry) or (P() if entry is None else entry)
+    spec_mesh, target_mesh = format_mesh(entry.mesh), format_mesh(mesh)
+    difference = f"not on {target_mesh}" if spec_mesh != target_mesh else "of other devices or types of mesh axes"
+    return _Problem(f"its sharding is on the mesh {spec_mesh}, {difference}; {_REMEDY}")
 
 
 def _check_kind(entry: Any) -> _Problem | None:

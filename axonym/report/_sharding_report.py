@@ -28,7 +28,6 @@ from ._explain import (
     find_free_axes,
     find_unused_axes,
     get_shard_shape,
-    get_spec_axes,
     list_arrays,
     sum_leaves,
     summarize_unused_axis,
@@ -334,9 +333,15 @@ def _make_report(
     shared_bytes, bytes_by_device = sum_device_bytes(leaf.load for leaf in explained)
     totals = sum_leaves(explained, mesh)
     total, fullest, devices = totals["bytes"], totals["bytes_per_device"], totals["devices"]
+    # Devices of other meshes count as well as those of this one.
     mean = shared_bytes + sum(bytes_by_device.values()) / max(devices, len(bytes_by_device))
     unsharded = sum(leaf.load.bytes for leaf in explained if leaf.load.per_device == leaf.load.bytes)
     is_planned = fields["source"] == "specs"
+    unused_mesh_axes: dict[str, str] = {}
+    reasons = [axes for axes in unused if axes is not None]
+    for axis in mesh.axis_names if mesh is not None else ():
+        if all(axis in [unused_axis.axis for unused_axis in axes] for axes in reasons):
+            unused_mesh_axes[axis] = summarize_unused_axis(axis, mesh, reasons)
     pairs = zip(explained, unused, strict=True)
     return ShardingReport(
         leaves=tuple(_make_leaf_report(leaf, unused_axes, mesh, is_planned) for leaf, unused_axes in pairs),
@@ -344,7 +349,7 @@ def _make_report(
         groups=_make_groups(explained, depth),
         imbalance=fullest / mean if mean else 1.0,
         share_whole=unsharded / total if total else 0.0,
-        unused_mesh_axes={} if mesh is None else _summarize_unused_axes(explained, unused, mesh),
+        unused_mesh_axes=unused_mesh_axes,
         device_ids=tuple(map(int, mesh.device_ids.flat)) if isinstance(mesh, Mesh) else None,
         **fields,
     )
@@ -370,9 +375,9 @@ def _make_leaf_report(
         paddings = find(leaf.shape, explained.array.dtype, P() if spec is None else spec, mesh)
     is_here = unused is not None and isinstance(get_own_sharding(explained.array), NamedSharding)
     place = None if is_planned or is_here else describe_place(explained.array)
-    fields = {unused_axis.name: getattr(leaf, unused_axis.name) for unused_axis in dataclasses.fields(leaf)}
+    explanation = {entry.name: getattr(leaf, entry.name) for entry in dataclasses.fields(leaf)}
     return LeafReport(
-        **fields,
+        **explanation,
         unused={unused_axis.axis: unused_axis.why for unused_axis in unused or ()},
         padding=paddings,
         place=place,
@@ -407,17 +412,6 @@ def _choose_depth(paths: Sequence[tuple[Any, ...]]) -> int:
         if number >= _FEWEST_GROUPS:
             break
     return best
-
-
-def _summarize_unused_axes(
-    explained: list[ExplainedLeaf], unused: list[list[UnusedAxis] | None], mesh: MeshLike
-) -> dict[str, str]:
-    """Returns the mesh axes that no array is sharded over, each with the reason."""
-    reasons = [axes for axes in unused if axes is not None]
-    pairs = zip(explained, unused, strict=True)
-    used_axes = {axis for leaf, axes in pairs if axes is not None for axis in get_spec_axes(leaf.leaf.spec)}
-    idle = [axis for axis in mesh.axis_names if axis not in used_axes or mesh.shape[axis] == 1]
-    return {axis: summarize_unused_axis(axis, mesh, reasons) for axis in idle}
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,7 @@ class PrintedTable(ABC):
     def __str__(self) -> str:
         return self.table()
 
-    def __repr__(self) -> str:
-        return self.table()
+    __repr__ = __str__
 
 
 class PrintedReport(PrintedTable):

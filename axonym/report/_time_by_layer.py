@@ -55,7 +55,7 @@ def split_op_name(op_name: str) -> tuple[str, str]:
     Example: `jit(step)/jvp(Stacked)/while/body/closed_call/Stacked/up/dot(embed -> mlp)/dot_general` is `Stacked/up`
     and `dot(embed -> mlp)`.
     """
-    path, previous = op_name, ""
+    path, previous = op_name, ""  # transformations may be nested: `jvp(vmap(Linear))`
     while path != previous:
         previous, path = path, _TRANSFORM.sub(r"\1", path)
     if merged := _MERGED_PATHS.fullmatch(path):
@@ -152,14 +152,19 @@ def _make_program_finder(line: Any) -> Callable[[float], str]:
 
 
 def _read_programs(content: bytes) -> dict[str, Program]:
-    """Returns the instructions of each program by its name, with its number as in `jit_step(7)` and without."""
+    """Returns the instructions of each program by its name, with its number as in `jit_step(7)` and without.
+
+    `ProfileData` leaves out the metadata of planes, so they are read from the protocol buffers. The numbers are those
+    of the fields in XLA's `xplane.proto` and `hlo.proto`.
+    """
     programs: dict[str, Program] = {}
-    for plane in _find_fields(memoryview(content), 1):
+    for plane in _find_fields(memoryview(content), 1):  # XSpace.planes
         if [bytes(name) for name in _find_fields(plane, 2)] != [_METADATA_PLANE]:
             continue
-        for entry in _find_fields(plane, 4):
+        for entry in _find_fields(plane, 4):  # XPlane.event_metadata, a map of which 2 is the value
             for metadata in _find_fields(entry, 2):
                 name = _get_text(metadata, 2)
+                # XEventMetadata.stats and XStat.bytes_value: a serialized HloProto
                 hlo = [blob for stat in _find_fields(metadata, 5) for blob in _find_fields(stat, 6)]
                 if hlo:
                     programs[name] = programs[_PROGRAM_ID.sub("", name)] = _read_program(hlo[0])
@@ -168,9 +173,9 @@ def _read_programs(content: bytes) -> dict[str, Program]:
 
 def _read_program(hlo: memoryview) -> Program:
     program: dict[str, Instruction] = {}
-    for module in _find_fields(hlo, 1):
-        for computation in _find_fields(module, 3):
-            for instruction in _find_fields(computation, 2):
+    for module in _find_fields(hlo, 1):  # HloProto.hlo_module
+        for computation in _find_fields(module, 3):  # HloModuleProto.computations
+            for instruction in _find_fields(computation, 2):  # HloComputationProto.instructions
                 op_names = [_get_text(metadata, 2) for metadata in _find_fields(instruction, 7)]
                 name, opcode = _get_text(instruction, 1), _get_text(instruction, 2)
                 program[name] = Instruction(opcode, op_names[0] if op_names else "")
@@ -187,15 +192,15 @@ def _find_fields(message: memoryview, number: int) -> Sequence[memoryview]:
     while position < len(message):
         tag, position = _read_varint(message, position)
         kind = tag & 7
-        if kind == 0:
+        if kind == 0:  # an integer of variable length
             _, position = _read_varint(message, position)
-        elif kind == 2:
+        elif kind == 2:  # a length and as many bytes
             length, position = _read_varint(message, position)
             if tag >> 3 == number:
                 values.append(message[position : position + length])
             position += length
         else:
-            position += 8 if kind == 1 else 4
+            position += 8 if kind == 1 else 4  # a number of 64 or of 32 bits
     return values
 
 
@@ -203,7 +208,7 @@ def _read_varint(message: memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = message[position]
-        value |= (byte & 127) << shift
+        value |= (byte & 127) << shift  # seven bits of the number; the eighth one says that more follow
         position, shift = position + 1, shift + 7
         if byte < 128:
             return value, position

@@ -14,7 +14,7 @@ from ..named._axis_layout import MeshLike
 from ..partitioning._active_mesh import get_active_mesh
 from ._explain import find_common_mesh, list_arrays
 from ._explanation import LeafExplanation, ShardedTree, format_mesh_title
-from ._format import format_bytes, format_count, format_path
+from ._format import check_count, format_bytes, format_count, format_path
 from ._html_page import COLOURS, get_ink, split_path
 from ._sharding_report import report_own_shardings
 
@@ -73,8 +73,8 @@ def visualize_shardings(
         embed #2    4       5
         embed #3    6       7
     """
-    if limit is not None and limit < 0:
-        raise ValueError(f"`limit` is the number of lines to show, or None for all; it was {limit}.")
+    if limit is not None:
+        check_count("limit", limit, "the number of lines to show, or None for all")
     rich = _import_rich()
     if isinstance(tree, ShardedTree):
         report = tree
@@ -217,6 +217,7 @@ def _make_bar(line: _Line, largest: int, paint: _Paint) -> Any:
     if paint.ascii:
         bar = "#" * (-(-eighths // 8))
     else:
+        # After the full block in Unicode come the blocks of seven eighths, six and so on to one.
         full, remainder = divmod(max(eighths, line.bytes_per_device > 0), 8)
         bar = "\N{FULL BLOCK}" * full + (chr(0x2590 - remainder) if remainder else "")
     axes = tuple(axis for _, mesh_axes, _ in line.sharding for axis in mesh_axes)
@@ -230,6 +231,7 @@ def _get_device_ids(report: ShardedTree, mesh: MeshLike | None) -> np.ndarray | 
         return None
     device_ids = mesh.device_ids if isinstance(mesh, Mesh) else getattr(report, "device_ids", None)
     ids = (np.arange(math.prod(sizes)) if device_ids is None else np.asarray(device_ids)).reshape(sizes)
+    # Sizes are those within one part of the Manual axes; the devices of the first part stand for the others.
     kinds = [] if mesh is None else mesh.axis_types
     return ids[tuple(slice(1) if kind == AxisType.Manual else slice(None) for kind in kinds)]
 
@@ -242,8 +244,9 @@ def _draw_shardings(lines: list[_Line], paint: _Paint, ids: np.ndarray | None) -
             lines_by_sharding.setdefault(line.sharding, []).append(line)
     kinds = sorted(lines_by_sharding.items(), key=lambda item: -sum(line.bytes_per_device for line in item[1]))
     for sharding, alike in kinds[:_MOST_GRIDS]:
+        # Sharded over another mesh than that of the report, whose devices are not known here.
         if any(math.prod(paint.mesh.get(axis, 0) for axis in mesh_axes) != parts for _, mesh_axes, parts in sharding):
-            continue  # It is on another mesh.
+            continue
         heading: list[str | tuple[str, str]] = []
         for name, mesh_axes, parts in sharding:
             axes = (" x ".join(mesh_axes), paint.get_colour(mesh_axes))
@@ -258,6 +261,7 @@ def _draw_shardings(lines: list[_Line], paint: _Paint, ids: np.ndarray | None) -
 def _draw_device_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
     """Returns a grid of the shards of an array: the last sharded axis across, the others down, the devices inside."""
     order = [*paint.mesh]
+    # The mesh axes of each sharded axis become one dimension, and those over which the array is replicated the last.
     used_dims = [order.index(axis) for _, mesh_axes, _ in sharding for axis in mesh_axes]
     unused_dims = [position for position in range(len(order)) if position not in used_dims]
     names, parts = [name for name, _, _ in sharding], [count for _, _, count in sharding]

@@ -173,7 +173,7 @@ def find_merged_dims(module: Any) -> list[MergedDims] | None:
 
     with context(None):  # without a mapping, which would add constraints
         jaxpr = jax.make_jaxpr(flatten)(arrays).jaxpr
-    # Each array has to be one argument that is reshaped, none or several times, and all have to keep their order.
+    # Each result has to be the argument at the same position, reshaped any number of times.
     sources = {variable: position for position, variable in enumerate(jaxpr.invars)}
     for equation in jaxpr.eqns:
         if equation.primitive.name != "reshape":

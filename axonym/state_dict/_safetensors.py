@@ -228,7 +228,7 @@ class SafetensorsReader(StateDictReader):
         self.axis_order = axis_order
 
     def __getitem__(self, key: str) -> np.ndarray:
-        return super().__getitem__(key).map()
+        return super().__getitem__(key).map()  # for modules that read arrays in a way of their own
 
     def load(self, like: Any, key: str) -> Any:
         saved_array: SavedArray = super().__getitem__(key)
@@ -239,7 +239,7 @@ class SafetensorsReader(StateDictReader):
         dtype = np.dtype(self.choose_dtype(key, saved_array.dtype, like))
         try:
             if isinstance(array, np.ndarray):
-                return with_plain(like, copy_box(saved_array, view, dtype, tuple((0, size) for size in view.shape)))
+                return with_plain(like, copy_box(saved_array, view, dtype))
             return with_plain(like, read_array(saved_array, view, dtype, find_sharding(like)))
         except OverflowError as error:
             raise Misfits({key: str(error)}) from None
@@ -247,7 +247,7 @@ class SafetensorsReader(StateDictReader):
     def _arrange(self, saved_array: SavedArray, like: Any, key: str) -> np.ndarray:
         """Returns an array mapped into memory, with the axes of its field in their order."""
         axes = list_named_sizes(like)
-        if saved_array.axes is None or axes is None:
+        if saved_array.axes is None or axes is None:  # then the shapes are all there is to compare
             self.check_shape(key, saved_array.shape, like)
             return saved_array.map().reshape(tuple(get_plain_array(like).shape))
         saved_axes = [axis for dim in saved_array.axes for axis in dim]
@@ -507,7 +507,7 @@ def _is_abandoned(path: Path) -> bool:
 @contextlib.contextmanager
 def _exchange_errors(step: str, target: Path, seconds: float) -> Iterator[None]:
     """Waits for all processes at the end of a block; if one has an error, all of them raise one."""
-    store = get_coordination_store()
+    store = get_coordination_store()  # None if there is one process
     label = f"`save_safetensors` to {str(target)!r}"
     meeting = store and Rendezvous(store, "safetensors", f"{target.name} {step}", seconds, f"{label} {step} and")
     error: Exception | None = None

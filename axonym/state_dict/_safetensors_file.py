@@ -132,6 +132,7 @@ class SafetensorsFile:
         arrays: dict[str, SavedArray] = {}
         start = end = _LENGTH + length
         entries = [_parse_entry(key, entry) for key, entry in header.items()]
+        # The arrays have to follow one another without gaps, in whatever order the header lists them.
         for key, dtype, shape, first_byte, end_byte in sorted(entries, key=lambda entry: entry[3:]):
             axes = axonym_metadata.get("axes", {}).get(key)
             saved_axes = None if axes is None else tuple(tuple((name, size) for name, size in dim) for dim in axes)
@@ -221,7 +222,7 @@ def make_header(arrays: Mapping[str, ArrayInfo], save: str) -> tuple[bytes, dict
     metadata = {"format": "pt"}  # which `transformers` asks for
     axonym_metadata[_CHECKSUM] = compute_checksum(entries, metadata, axonym_metadata)
     text = json.dumps({"__metadata__": {**metadata, METADATA: json.dumps(axonym_metadata)}, **entries}).encode()
-    text += b" " * (-len(text) % _LENGTH)
+    text += b" " * (-len(text) % _LENGTH)  # so that the arrays are aligned, too
     start = _LENGTH + len(text)
     return len(text).to_bytes(_LENGTH, "little") + text, {
         key: start + entry["data_offsets"][0] for key, entry in entries.items()
@@ -238,7 +239,7 @@ class _Slice(NamedTuple):
 def write_array(file: int, start: int, array: Any) -> None:
     """Writes the slices of an array for which this process is responsible into a file."""
     slices = sorted(_list_slices(array), key=lambda part: part.box)
-    for _, group in itertools.groupby(slices, key=lambda part: part.box[:1]):
+    for _, group in itertools.groupby(slices, key=lambda part: part.box[:1]):  # slices of the same rows
         for members in _join_slices([*group]):
             box = _bound_boxes([member.box for member in members])
             for part in _split_box(box, array.dtype.itemsize):
@@ -247,7 +248,7 @@ def write_array(file: int, start: int, array: Any) -> None:
 
 def _list_slices(array: Any) -> list[_Slice]:
     if not isinstance(array, jax.Array) or array.is_fully_addressable:  # the same in each process
-        if jax.process_index() != 0:
+        if jax.process_index() > 0:
             return []
     if not isinstance(array, jax.Array):
         return [_Slice(tuple((0, size) for size in array.shape), array)]
@@ -344,9 +345,8 @@ def read_array(saved_array: SavedArray, view: np.ndarray, dtype: Any, sharding: 
     Raises:
         OverflowError: If elements do not fit a dtype of integers.
     """
-    whole = tuple((0, size) for size in view.shape)
     if sharding is None:
-        return jax.device_put(copy_box(saved_array, view, dtype, whole))
+        return jax.device_put(copy_box(saved_array, view, dtype))
     devices: dict[Box, list[Any]] = {}
     for device, index in sharding.addressable_devices_indices_map(view.shape).items():
         devices.setdefault(_make_box(index, view.shape), []).append(device)
@@ -358,16 +358,18 @@ def read_array(saved_array: SavedArray, view: np.ndarray, dtype: Any, sharding: 
     return jax.make_array_from_single_device_arrays(view.shape, sharding, arrays, dtype=dtype)
 
 
-def copy_box(saved_array: SavedArray, view: np.ndarray, dtype: Any, box: Box) -> np.ndarray:
-    """Returns a copy of a slice in memory that is aligned for JAX.
+def copy_box(saved_array: SavedArray, view: np.ndarray, dtype: Any, box: Box | None = None) -> np.ndarray:
+    """Returns a copy of a slice, or of the entire array, in memory that is aligned for JAX.
 
     Raises:
         OverflowError: If elements do not fit a dtype of integers.
     """
+    box = tuple((0, size) for size in view.shape) if box is None else box
     shape = [stop - start for start, stop in box]
     buffer = np.empty(math.prod(shape) * dtype.itemsize + _ALIGNMENT, np.uint8)
     padding = -buffer.ctypes.data % _ALIGNMENT
     copy = buffer[padding : padding + len(buffer) - _ALIGNMENT].view(dtype).reshape(shape)
+    # In parts, so that no more than one of them is in memory twice: as a copy, and as pages of the file.
     for part in _split_box(box, view.dtype.itemsize):
         elements = view[tuple(slice(start, stop) for start, stop in part)]
         if (problem := find_range_problem(elements, dtype)) is not None:

@@ -85,7 +85,10 @@ def use_writer(*, flattens: bool, defers: bool, parent: StateDictWriter | None =
 
 
 class DeferredArray:
-    """An array of a state dict that is made when it is needed, together with the others of its module."""
+    """An array of a state dict that is made when it is needed, together with the others of its module.
+
+    Methods `to_state_dict` of modules may compute with it as with any other array.
+    """
 
     def __init__(self, source: "_DeferredArrays", key: str, shape: Any) -> None:
         self._source, self._key, self.shape, self.dtype = source, key, shape.shape, shape.dtype
