@@ -83,7 +83,7 @@ class Checkpointer:
         self._timeout = round(timeout)
         self._is_read_only = read_only
         self._writer = None if read_only else StepWriter(self._folder, max_to_keep, self._timeout)
-        self._saving: int | None = None
+        self._saving: int | None = None  # the step that is being written in other threads
 
     def __enter__(self) -> Self:
         """Returns the checkpointer."""

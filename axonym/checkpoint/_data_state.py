@@ -76,6 +76,7 @@ def read_data_state(folder: Path, process: int, process_count: int, saved_count:
     if saved_count == process_count:
         return _read_file(folder / format_data_file(process))
     states = [_read_file(folder / format_data_file(saving_process)) for saving_process in range(saved_count)]
+    # Processes that loaded the same batches saved the same state, which is right for any number of processes.
     if any(state != states[0] for state in states):
         raise ValueError(
             f"each of {saved_count} processes saved its own state of the data, and there are {process_count} now; "

@@ -100,6 +100,7 @@ def _list_rows(node: Node | LeafMetadata, label: str, depth: int) -> list[tuple[
     label = f"{'  ' * depth}{label}"
     if isinstance(node, LeafMetadata):
         return [(label, _format_leaf(node), format_bytes(node.nbytes) if node.kind in ARRAY_KINDS else "")]
+    # The root has no label, so that its children are not indented, and no line if it has children.
     pairs = zip(node.keys, node.children, strict=True)
     child_rows = [row for key, child in pairs for row in _list_rows(child, str(key), depth + 1 if label else depth)]
     return [(label, node.kind, ""), *child_rows] if label or not child_rows else child_rows

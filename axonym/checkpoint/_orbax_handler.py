@@ -122,11 +122,15 @@ def read_arrays(folder: Path, leaves: dict[str, tuple[LeafMetadata, Any]]) -> di
     """Returns arrays by path, each with a sharding, or as a NumPy array if that is None."""
     if not leaves:
         return {}
-    shapes = {
-        f"{_NAME}{path}": jax.ShapeDtypeStruct(leaf.stored_shape, leaf.stored_dtype)
-        for path, (leaf, _) in leaves.items()
-    }
-    restore_arguments = {f"{_NAME}{path}": _make_restore_arguments(sharding) for path, (_, sharding) in leaves.items()}
+    shapes: dict[str, Any] = {}
+    restore_arguments: dict[str, ocp.RestoreArgs] = {}
+    for path, (leaf, sharding) in leaves.items():
+        name = f"{_NAME}{path}"
+        shapes[name] = jax.ShapeDtypeStruct(leaf.stored_shape, leaf.stored_dtype)
+        if sharding is None:
+            restore_arguments[name] = ocp.RestoreArgs(restore_type=np.ndarray)
+        else:
+            restore_arguments[name] = ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=sharding)
     arguments = ocp.args.PyTreeRestore(shapes, restore_args=restore_arguments, partial_restore=True)
     try:
         read_items = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder), args=arguments)
@@ -141,12 +145,6 @@ def read_arrays(folder: Path, leaves: dict[str, tuple[LeafMetadata, Any]]) -> di
             message = f"{path or 'the state'} has shape {shape}, and {METADATA} says {leaf.stored_shape}"
             raise DamagedCheckpointError(f"the arrays in {folder} are others: {message}")
     return arrays
-
-
-def _make_restore_arguments(sharding: Any) -> ocp.RestoreArgs:
-    if sharding is None:
-        return ocp.RestoreArgs(restore_type=np.ndarray)
-    return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=sharding)
 
 
 def make_checkpointer(handler: StateHandler, seconds: int) -> ocp.AsyncCheckpointer:
@@ -194,6 +192,7 @@ def _list_data_files(base: ts.KvStore) -> dict[str, int]:
     locations = [version["root"]["location"] for version in ts.ocdbt.dump(base).result()["versions"][-1:]]
     ends: dict[str, int] = {}
     while locations:
+        # A location is what is there, the folder of a process, the file, and the place in it: its start and its size.
         location = locations.pop()
         kind, process, file, start, size = location.split(":")
         ends[process + file] = max(ends.get(process + file, 0), int(start) + int(size))
@@ -207,6 +206,7 @@ def _count_chunks(base: ts.KvStore) -> tuple[dict[str, int], dict[str, int]]:
     """Returns the number of chunks that each array should have, and the number that it has in the index."""
     store = ts.KvStore.open({"driver": "ocdbt", "base": base.spec().to_json()}).result()
     keys = [key.decode() for key in store.list().result()]
+    # Each array has a file of its layout; all other keys are chunks. The layouts are read at the same time.
     reads = {key: store.read(key) for key in keys if key.endswith("/.zarray")}
     arrays = {}
     for key, read in reads.items():

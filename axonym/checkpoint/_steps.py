@@ -128,8 +128,8 @@ class StepWriter:
     def __init__(self, folder: Path, max_to_keep: int | None, seconds: int) -> None:
         """Opens the folder; see the class."""
         self._folder, self._max_to_keep, self._seconds = folder, max_to_keep, seconds
-        self._lock: WriterLock | None = None
-        self._saved: list[int] = []
+        self._lock: WriterLock | None = None  # only in process 0, for all processes
+        self._saved: list[int] = []  # in this order, by this program
         self._pending: Future[list[str]] | None = None
         orbax = import_orbax_handler()
         subject = f"opening {folder} to save"
@@ -222,6 +222,7 @@ class StepWriter:
         import_orbax_handler().check_written(get_step_folder(self._hidden, step), checksums, arguments)
         if self._lock is not None:
             self._lock.check()
+        # What is in the folders has to be on disk before their new name is, and that before an older step is deleted.
         for folder in (step_folder, get_step_folder(self._hidden, step)):
             _flush_folder(folder)
         step_folder.rename(self._folder / str(step))

@@ -305,6 +305,7 @@ def _read_node(content: dict[str, Any]) -> Node | LeafMetadata:
         leaf = LeafMetadata(content["path"], content["leaf"], names, shape, content["dtype"], content["value"])
         leaf.check()
         return leaf
+    # Lists, because a generator would be one more nested call at each level.
     children = tuple([_read_node(child) for _, child in content["children"]])
     keys = tuple(key for key, _ in content["children"])
     return Node(content["path"], content["kind"], keys, children, content["static"])

@@ -85,6 +85,7 @@ def _take_lock(folder: Path, path: Path) -> int:
             content = path.read_bytes()
             if is_locked is False:
                 raise _make_refusal(folder, content)
+            # The kernel drops the locks of dead programs of this host; what another host has locked it may not know.
             if content and (is_locked is None or _read_holder(content).get("host") != socket.gethostname()):
                 _wait_for_life(folder, path, content)
             # Its holder may have removed the file after it was opened here, and others make another one.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -47,8 +47,6 @@ from ._html_page import Fact, make_treemap, save_html_page
 from ._lock_file import make_lock, save_lock
 from ._table import Note, Row, Table, TabularReport
 
-
-Source: TypeAlias = Literal["specs", "shardings"]
 
 _MOST_NOTES = 5
 _FEWEST_GROUPS, _MOST_GROUPS = 3, 10  # which a reader takes in at a glance
@@ -119,7 +117,7 @@ class ShardingReport(ShardedTree):
     """
 
     leaves: tuple[LeafReport, ...]
-    source: Source
+    source: Literal["specs", "shardings"]
     groups: Mapping[str, GroupReport] = field(hash=False)
     imbalance: float
     share_whole: float
@@ -339,9 +337,10 @@ def _make_report(
     is_planned = fields["source"] == "specs"
     unused_mesh_axes: dict[str, str] = {}
     reasons = [axes for axes in unused if axes is not None]
-    for axis in mesh.axis_names if mesh is not None else ():
-        if all(axis in [unused_axis.axis for unused_axis in axes] for axes in reasons):
-            unused_mesh_axes[axis] = summarize_unused_axis(axis, mesh, reasons)
+    if mesh is not None:
+        for axis in mesh.axis_names:
+            if all(axis in [unused_axis.axis for unused_axis in axes] for axes in reasons):
+                unused_mesh_axes[axis] = summarize_unused_axis(axis, mesh, reasons)
     pairs = zip(explained, unused, strict=True)
     return ShardingReport(
         leaves=tuple(_make_leaf_report(leaf, unused_axes, mesh, is_planned) for leaf, unused_axes in pairs),

@@ -136,7 +136,7 @@ class StateDictReader(Mapping[str, Any]):
             raise Misfits({key: f"is {saved_dtype}, its field is {array.dtype}; `dtypes='cast'` converts it"})
         dtype = array.dtype if self.dtypes == "cast" else saved_dtype
         if isinstance(array, np.ndarray) or jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            return dtype
+            return dtype  # NumPy has all bits, and random keys are not numbers
         jax_dtype = jax.dtypes.canonicalize_dtype(dtype)
         if jax_dtype != dtype and jnp.issubdtype(dtype, jnp.inexact):
             problem = f"is {saved_dtype}, and JAX has no {dtype} without `jax_enable_x64`"

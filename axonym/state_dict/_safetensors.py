@@ -143,12 +143,14 @@ def load_safetensors(
                 )
             stack.enter_context(axis_mapping(mapping))
         active = current_mapping()
+        # Shapes with shardings tell each field which slices of its array to read.
         shapes = jax.tree.map(lambda x: _keep_shape(x, keep_sharding=active is None), like)
         if active is not None:
             shapes = shard(shapes, active)
         reader = SafetensorsReader(arrays, dtypes, axis_order, flatten)
         stack.enter_context(report_misfits(reader, prefix, strict))
         loaded = from_state_dict(shapes, reader, prefix)
+        # Arrays that modules have computed, as of merged axes, may be sharded otherwise.
         return jax.tree.map(_place_leaf, shapes, loaded)
 
 

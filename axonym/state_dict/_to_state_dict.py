@@ -135,6 +135,7 @@ def defer_writing(write: Callable[[Any], dict[str, Any]], tree: Any) -> dict[str
         axes.update({key: inner.find_axes(array) for key, array in arrays.items()})
         return arrays
 
+    # Shapes and axes are known by tracing; a module that is traced computes nothing.
     source = _DeferredArrays(lambda: write_now(tree))
     deferred_arrays: dict[str, Any] = {}
     for key, shape in eval_shapes(write_now, tree).items():
