@@ -38,7 +38,6 @@ from . import (
 )
 from ._array import NamedArray as NamedArray, NamedArrayAxes as NamedArrayAxes
 from ._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy
-from ._functions import dslice as dslice, vmap as vmap
 from .axis import (
     axis_name as axis_name,
     axis_size as axis_size,
@@ -47,6 +46,7 @@ from .axis import (
     concat_axis_specs as concat_axis_specs,
     dblock as dblock,
     ds as ds,
+    dslice as dslice,
     eliminate_axes as eliminate_axes,
     replace_axis as replace_axis,
     resolve_axis as resolve_axis,
@@ -73,6 +73,7 @@ from .fft import (
 )
 from .field import field as field
 from .haxtyping import Named as Named
+from .hof import vmap as vmap
 from .jax_utils import tree_checkpoint_name as tree_checkpoint_name
 from .partitioning import (
     auto_sharded as auto_sharded,

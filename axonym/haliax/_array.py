@@ -157,17 +157,17 @@ class NamedArray(_array.NamedArray):
         """Returns the size of an axis, or a tuple of the sizes of several."""
         if isinstance(axis, str | Axis):
             return super().axis_size(axis)
-        return tuple(resolved.size for resolved in _axis_names.resolve_selection(self.axes, tuple(axis)))
+        return tuple(resolved.size for resolved in _axis_names.resolve_axis(self.axes, tuple(axis)))
 
     def axis_indices(self, axis: AxisSelection) -> Any:
         """Returns the position of an axis, None if it is missing, or a tuple of the positions of several."""
         if isinstance(axis, str | Axis):
             return super().axis_indices(axis) if self.has_axis(axis) else None
-        return tuple(self.axis_indices(selector) for selector in _axis_names.list_selectors(axis))
+        return tuple(self.axis_indices(selector) for selector in axis)
 
     def resolve_axis(self, axes: AxisSelection) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Returns the axes of a selection with their sizes: an `Axis`, a tuple or a dict, as the selection is."""
-        return _axis_names.resolve_selection(self.axes, axes)
+        return _axis_names.resolve_axis(self.axes, axes)
 
     def matches_axes(self, spec: Any) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Returns whether the axes, and the dtype if it is given, match an annotation or a description of axes."""
@@ -232,21 +232,18 @@ def convert_result(tree: T) -> T:
     """Returns a tree with every named array as a `NamedArray` of this package."""
     if type(tree) is NamedArray or isinstance(tree, jax.Array | str | bool | int | float | type(None)):
         return tree
-    if isinstance(tree, _array.NamedArray):
-        return _convert_array(tree)
-    return jax.tree.map(
-        lambda x: _convert_array(x) if _array.is_named_array(x) else x, tree, is_leaf=_array.is_named_array
-    )
+    if isinstance(tree, _array.NamedArray):  # most results; `jax.tree.map` would take longer
+        return _convert_leaf(tree)
+    return jax.tree.map(_convert_leaf, tree, is_leaf=_array.is_named_array)
 
 
-def _convert_array(x: Any) -> Any:
-    return x if isinstance(x, NamedArray) else _make_array(x.array, x.names)
-
-
-def _make_array(array: Any, names: tuple[str, ...]) -> NamedArray:
+def _convert_leaf(x: Any) -> Any:
+    if not isinstance(x, _array.NamedArray) or isinstance(x, NamedArray):
+        return x
+    # Without the checks of the constructor: names and sizes fit.
     result = object.__new__(NamedArray)
-    set_array(result, array)
-    set_names(result, names)
+    set_array(result, x.array)
+    set_names(result, x.names)
     return result
 
 

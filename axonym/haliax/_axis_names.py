@@ -7,14 +7,26 @@ from .. import axis as algebra
 from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name as get_name, parse_selection
 
 
-def list_selectors(selection: AxisSelection) -> tuple[AxisSelector, ...]:
-    """Returns the names and axes of a selection."""
-    return tuple(selection) if isinstance(selection, Mapping) else parse_selection(selection)
+def resolve_axis(axis_spec: Any, axis_selection: AxisSelection) -> Any:
+    """Returns the selected axes of a spec: an `Axis`, a tuple or a dict, as the selection is.
 
+    Args:
+        axis_spec: Axes with sizes.
+        axis_selection: One of them, a sequence, or a mapping from names to sizes or None.
 
-def resolve_selection(spec: Any, selection: AxisSelection) -> Any:
-    """Returns the selected axes of a spec with their sizes: an `Axis`, a tuple or a dict, as the selection is."""
-    axes_by_name: Any = {axis.name: axis for axis in parse_selection(spec)}  # pyright: ignore[reportAttributeAccessIssue]
+    Returns:
+        The axes with the sizes of the spec.
+
+    Raises:
+        ValueError: If an axis is missing or has another size.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> axes = hax.make_axes(batch=2, embed=3)
+        >>> hax.axis.resolve_axis(axes, "embed"), hax.axis.resolve_axis(axes, {"batch": None})
+        (Axis(name='embed', size=3), {'batch': 2})
+    """
+    axes_by_name: Any = {axis.name: axis for axis in parse_selection(axis_spec)}  # pyright: ignore[reportAttributeAccessIssue]
 
     def find(selector: AxisSelector) -> Axis:
         name = get_name(selector)
@@ -25,10 +37,10 @@ def resolve_selection(spec: Any, selection: AxisSelection) -> Any:
             raise ValueError(f"axis {name!r} has size {axis.size} here, {selector.size} was asked for")
         return axis
 
-    if isinstance(selection, str | Axis):
-        return find(selection)
-    axes = tuple(map(find, parse_selection(selection)))
-    return {axis.name: axis.size for axis in axes} if isinstance(selection, Mapping) else axes
+    if isinstance(axis_selection, str | Axis):
+        return find(axis_selection)
+    axes = tuple(map(find, parse_selection(axis_selection)))
+    return {axis.name: axis.size for axis in axes} if isinstance(axis_selection, Mapping) else axes
 
 
 def axis_name(ax: AxisSelection) -> Any:
@@ -39,7 +51,7 @@ def axis_name(ax: AxisSelection) -> Any:
         >>> hax.axis_name(hax.make_axes(batch=2, embed=3))
         ('batch', 'embed')
     """
-    return get_name(ax) if isinstance(ax, str | Axis) else tuple(map(get_name, list_selectors(ax)))
+    return get_name(ax) if isinstance(ax, str | Axis) else tuple(map(get_name, parse_selection(ax)))
 
 
 def is_axis_compatible(ax1: AxisSelector, ax2: AxisSelector) -> bool:
@@ -111,28 +123,6 @@ def fill_ellipses(order: list[Any], names: list[str]) -> Iterable[str]:
                 run.append(name)
         yield from run
         unlisted = [name for name in unlisted if name not in run]
-
-
-def resolve_axis(axis_spec: Any, axis_selection: AxisSelection) -> Any:
-    """Returns the selected axes of a spec: an `Axis`, a tuple or a dict, as the selection is.
-
-    Args:
-        axis_spec: Axes with sizes.
-        axis_selection: One of them, a sequence, or a mapping from names to sizes or None.
-
-    Returns:
-        The axes with the sizes of the spec.
-
-    Raises:
-        ValueError: If an axis is missing or has another size.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> axes = hax.make_axes(batch=2, embed=3)
-        >>> hax.axis.resolve_axis(axes, "embed"), hax.axis.resolve_axis(axes, {"batch": None})
-        (Axis(name='embed', size=3), {'batch': 2})
-    """
-    return resolve_selection(axis_spec, axis_selection)
 
 
 def axis_spec_to_shape_dict(axis_spec: AxisSelection) -> dict[str, int | None]:

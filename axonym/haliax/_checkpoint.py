@@ -30,10 +30,9 @@ class ScanCheckpointPolicy(_transforms.ScanCheckpointPolicy):
         if not self.save_carries and (self.save_block_internals or self.offload_block_internals):
             object.__setattr__(self, "save_carries", True)
         if self.simple and self.nested:
-            for option, default in (("simple", False), ("save_carries", True), ("save_inputs", False)):
-                object.__setattr__(self, option, default)
-            object.__setattr__(self, "save_block_internals", False)
-            object.__setattr__(self, "offload_block_internals", ())
+            defaults = ScanCheckpointPolicy()
+            for option in ("simple", "save_carries", "save_inputs", "save_block_internals", "offload_block_internals"):
+                object.__setattr__(self, option, getattr(defaults, option))
         super().__post_init__()
 
     @staticmethod

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..named import _dot, _einsum, _matrix, _transforms
+from ..named import _creation, _dot, _einsum, _matrix, _search, _transforms
 from ..named._axis import (
     Axis,
     AxisSelection,
@@ -20,6 +20,7 @@ from ..named._axis import (
     parse_selection,
 )
 from ..named._base import NamedBase, with_array
+from ..named._elementwise import _arithmetic
 from ..named._index import At as NamedAt, Updates as NamedUpdates, dslice, index as index_by_name, take as take_by_name
 from ..named._pattern_parser import REST, Term, parse_pattern
 from ..named._reduce import _cumulative
@@ -136,24 +137,25 @@ def einsum(
     """
     if _dot_general is not None:
         raise TypeError("`einsum` takes no `_dot_general`; use `dot(x, y, axis=..., dot_general=...)`.")
-    if out_sharding is not None:
-        options = {"precision": precision, "preferred_element_type": preferred_element_type, **axis_aliases}
-        product = einsum(equation, *arrays, **options)
-        return with_array(product, jax.reshard(product.array, out_sharding))
-    equation = drop_commas(equation)
+    options = {"precision": precision, "preferred_element_type": preferred_element_type}
+    product = _multiply(drop_commas(equation), arrays, axis_aliases, options)
+    return product if out_sharding is None else with_array(product, jax.reshard(product.array, out_sharding))
+
+
+def _multiply(equation: str, arrays: tuple[Any, ...], axis_aliases: dict[str, Any], options: dict[str, Any]) -> Any:
+    """Returns the product of arrays by an equation, with the axes that `...` stands for where Haliax has them."""
     operands, arrow, result = equation.partition("->")
     if result.count("...") > 1:
+        # Axonym's `einsum` takes one `...`: the axes are computed at the first one, then spread.
         before, _, after = result.partition("...")
-        equation = f"{operands}->{before}...{after.replace('...', '')}"
-        options = {"precision": precision, "preferred_element_type": preferred_element_type, **axis_aliases}
-        return _spread_other_axes(einsum(equation, *arrays, **options), result.split(), _list_in_order(arrays))
+        product = _multiply(f"{operands}->{before}...{after.replace('...', '')}", arrays, axis_aliases, options)
+        return _spread_other_axes(product, result.split(), _list_in_order(arrays))
     shared = bool(re.fullmatch(r"\s*\{[^{}]*\}\s*", operands))
     if shared and "..." in equation:
+        # `...` in the result keeps the axes in the braces, so that only the result says what is summed over.
         equation = f"->{result}"
         axis_aliases = {name: axis for name, axis in axis_aliases.items() if name in result.split()}
-    product = _einsum.einsum(
-        equation, *arrays, precision=precision, preferred_element_type=preferred_element_type, **axis_aliases
-    )
+    product = _einsum.einsum(equation, *arrays, **options, **axis_aliases)
     if not arrow or not (shared or "..." in result) or (shared and "..." in operands and "..." not in result):
         return product
     before, _, after = result.partition("...") if "..." in result else ("", "", result)
@@ -585,3 +587,80 @@ def _check_update_fits(array: Any, start: Any, update: Any) -> None:
                 f"an update of {size} elements at {position} runs over the end of axis {name!r} of size "
                 f"{array.axis_size(name)}; start earlier or update fewer elements"
             )
+
+
+def linspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, dtype: Any = None) -> Any:
+    """Makes evenly spaced numbers; an axis given by name gets 50 of them.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.linspace("x", start=0.0, stop=1.0).shape
+        {'x': 50}
+    """
+    axis = Axis(axis, 50) if isinstance(axis, str) else axis
+    return _creation.linspace(axis, start=start, stop=stop, endpoint=endpoint, dtype=dtype)
+
+
+def unique_all(array: Any, Unique: Axis, *, axis: Any = None, fill_value: Any = None) -> Any:
+    """Returns the unique elements, their first positions, the inverse and the counts.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> [x.array.tolist() for x in hax.unique_all(hax.named([2, 1, 2], "i"), hax.Axis("u", 2))]
+        [[1, 2], [1, 0], [1, 0, 1], [1, 2]]
+    """
+    return _search.unique(
+        array,
+        Unique,
+        return_index=True,
+        return_inverse=True,
+        return_counts=True,
+        axis=axis,
+        fill_value=fill_value,
+    )
+
+
+def unique_counts(array: Any, Unique: Axis, *, axis: Any = None, fill_value: Any = None) -> Any:
+    """Returns the unique elements and how often they occur.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> [x.array.tolist() for x in hax.unique_counts(hax.named([2, 1, 2], "i"), hax.Axis("u", 2))]
+        [[1, 2], [1, 2]]
+    """
+    return _search.unique(array, Unique, return_counts=True, axis=axis, fill_value=fill_value)
+
+
+def unique_inverse(array: Any, Unique: Axis, *, axis: Any = None, fill_value: Any = None) -> Any:
+    """Returns the unique elements and for each element its position among them.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> [x.array.tolist() for x in hax.unique_inverse(hax.named([2, 1, 2], "i"), hax.Axis("u", 2))]
+        [[1, 2], [1, 0, 1]]
+    """
+    return _search.unique(array, Unique, return_inverse=True, axis=axis, fill_value=fill_value)
+
+
+def unique_values(array: Any, Unique: Axis, *, axis: Any = None, fill_value: Any = None) -> Any:
+    """Returns the unique elements.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.unique_values(hax.named([2, 1, 2], "i"), hax.Axis("u", 2)).array.tolist()
+        [1, 2]
+    """
+    return _search.unique(array, Unique, axis=axis, fill_value=fill_value)
+
+
+def where(condition: Any, x: Any = None, y: Any = None, fill_value: Any = 0, new_axis: Axis | None = None) -> Any:
+    """Chooses between elements, or returns the positions where a condition is True; see `axonym.where`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.where(hax.arange(hax.Axis("i", 3)) > 1, 1, 0).array.tolist()
+        [0, 0, 1]
+    """
+    if new_axis is None:
+        return _arithmetic.where(condition, x, y)
+    return _arithmetic.where(condition, fill_value=0 if fill_value is None else fill_value, new_axis=new_axis)

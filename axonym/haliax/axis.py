@@ -1,5 +1,7 @@
 """`haliax.axis`: axes without arrays."""
 
+from typing import Any
+
 from .. import axis
 from ..axis import (
     AxisSelection as AxisSelection,
@@ -13,6 +15,8 @@ from ..axis import (
     to_jax_shape as to_jax_shape,
 )
 from ..named._axis import Axis as Axis
+from ..named._index import dslice as NamedDslice
+from ._adapt import adapt
 from ._axis_names import (
     axis_name as axis_name,
     axis_spec_to_shape_dict as axis_spec_to_shape_dict,
@@ -20,8 +24,36 @@ from ._axis_names import (
     rearrange_for_partial_order as rearrange_for_partial_order,
     resolve_axis as resolve_axis,
 )
-from ._functions import adapt, dslice as dslice
 from .util import ensure_tuple as ensure_tuple
+
+
+class dslice(NamedDslice):
+    """A slice whose start may be traced and whose length is fixed; see `axonym.dslice`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.ds(1, hax.Axis("block", 2)).to_slice()
+        slice(1, 3, None)
+    """
+
+    def __init__(self, start: Any, length: int | Axis) -> None:
+        """Stores the start and the number of elements."""
+        super().__init__(start, length.size if isinstance(length, Axis) else length)
+
+    def to_slice(self) -> slice:
+        """Returns the same as a Python slice."""
+        return slice(self.start, self.start + self.length)
+
+    @staticmethod
+    def block(idx: Any, size: int) -> "dslice":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Returns block number `idx`.
+
+        Example:
+            >>> import axonym.haliax as hax
+            >>> hax.dblock(1, 2).start
+            2
+        """
+        return dslice(idx * size, size)
 
 
 ds = dslice

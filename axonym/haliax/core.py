@@ -1,9 +1,13 @@
 """`haliax.core`: named arrays and their operations."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, TypeAlias
+
+import jax
 
 from ..axis import (
     AxisSelection as AxisSelection,
@@ -13,13 +17,14 @@ from ..axis import (
     ShapeDict as ShapeDict,
 )
 from ..named._axis import Axis as Axis, axis_name as get_name, parse_selection
-from . import _functions, _operations
+from . import _operations
+from ._adapt import adapt, adapt_all
 from ._array import NamedArray as NamedArray, NamedArrayAxes as NamedArrayAxes
-from ._functions import adapt_all, dslice as dslice
 from .axis import (
     axis_name as axis_name,
     axis_spec_to_shape_dict as axis_spec_to_shape_dict,
     axis_spec_to_tuple as axis_spec_to_tuple,
+    dslice as dslice,
     eliminate_axes as eliminate_axes,
     selects_axis as selects_axis,
 )
@@ -27,17 +32,74 @@ from .field import field as field
 from .types import NamedOrNumeric as NamedOrNumeric
 
 
-_OPERATIONS = """
-    argsort broadcast_axis cumprod cumsum dot einsum flatten_all_axes_but flatten_axes index nancumprod rearrange rename
-    sort split take tile tril triu unbind updated_slice
+axonym: Any = importlib.import_module(__name__.partition(".")[0])
+
+# From the spelling of parameters, Haliax's before the "=" and Axonym's after it, to the functions that have it.
+_SPELLINGS = {
+    "": """
+        arange bincount broadcast_arrays broadcast_arrays_and_return_axes concatenate
+        fold full logspace geomspace make_axes map ones searchsorted stack zeros
+        """,
+    "a=x": """
+        abs absolute angle arccos arccosh arcsin arcsinh arctan arctanh around bitwise_count bitwise_invert bitwise_not
+        broadcast_to cbrt ceil conj conjugate copy cos cosh deg2rad degrees exp exp2 expm1 fabs fix floor frexp
+        full_like i0 imag invert iscomplex isfinite isinf isnan isneginf isposinf isreal log log10 log1p log2
+        logical_not nancumsum ndim negative ones_like packbits positive rad2deg radians real reciprocal
+        repeat rint round rsqrt sign signbit sin sinc sinh sqrt square tan tanh trunc unpackbits zeros_like
+        """,
+    "a=x b=y": """
+        add arctan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor divide divmod equal
+        float_power floor_divide fmax fmin fmod greater greater_equal hypot isclose left_shift less less_equal logaddexp
+        logaddexp2 logical_and logical_or logical_xor maximum minimum mod multiply nextafter not_equal power remainder
+        right_shift subtract true_divide
+        """,
+    "array=x": """
+        argmax argmin nanargmax nanargmin nonzero pad pad_left ravel roll slice trace unflatten_axis unique
+        """,
+    "array=x a_min=min a_max=max": "clip",
+    "array=x new_axis_name=new_axis": "flatten",
+    "arr=x": "top_k",
+    "a=array axis=axes": "named",
+    "idx=i": "dblock",
+    "x=tree": "auto_sharded shard",
+    "f=fn": "scan",
+}
+_REDUCTIONS = """
+    all amax amin any max mean min nanmax nanmean nanmin nanprod nanstd nansum nanvar prod product ptp std sum var
     """
 
-_DIFFERENT = "linspace unique_all unique_counts unique_inverse unique_values where"
+
+_COMPARISONS = "allclose array_equal array_equiv"
+# Functions with other arguments, results or orders of axes.
+_DIFFERENT = """
+    argsort broadcast_axis cumprod cumsum dot einsum flatten_all_axes_but flatten_axes index linspace nancumprod
+    rearrange rename sort split take tile tril triu unbind unique_all unique_counts unique_inverse unique_values
+    updated_slice where
+    """
+
+
+def _adapt_reduction(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a reduction that also reduces each named array of a tree, as Haliax's do."""
+
+    @functools.wraps(fn)
+    def reduce_tree(x: Any, axis: Any = None, **options: Any) -> Any:
+        if isinstance(x, dict | list | tuple):
+            return jax.tree.map(lambda leaf: fn(leaf, axis, **options), x, is_leaf=axonym.is_named_array)
+        return fn(x, axis, **options)
+
+    return adapt(reduce_tree, "array=x")
+
+
+def _unwrap_scalar(result: Any) -> Any:
+    return result.array if axonym.is_named_array(result) else result
+
 
 FUNCTIONS = {
-    **_functions.list_functions(),
-    **adapt_all(_operations, {"": _OPERATIONS}),
-    **adapt_all(_functions, {"": _DIFFERENT}),
+    **adapt_all(axonym, _SPELLINGS),
+    **{name: _adapt_reduction(getattr(axonym, name)) for name in _REDUCTIONS.split()},
+    # In Haliax, comparisons of entire arrays are plain scalars.
+    **{name: adapt(getattr(axonym, name), convert=_unwrap_scalar) for name in _COMPARISONS.split()},
+    **adapt_all(_operations, {"": _DIFFERENT}),
 }
 globals().update(FUNCTIONS)
 

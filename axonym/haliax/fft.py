@@ -1,23 +1,23 @@
 """`haliax.fft`: Fourier transforms."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from .. import fft as transforms
 from ..named._axis import Axis
-from ._functions import adapt
+from ._adapt import adapt
 
 
 def _adapt_transform(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a transform whose sizes may be given by axes."""
 
+    @functools.wraps(fn)
     def transform(x: Any, axis: Any = None, norm: Any = None) -> Any:
         if isinstance(axis, dict):
             axis = {name: size.size if isinstance(size, Axis) else size for name, size in axis.items()}
         return fn(x, axis, norm)
 
-    transform.__name__ = transform.__qualname__ = fn.__name__
-    transform.__doc__ = fn.__doc__
     return adapt(transform, "a=x")
 
 

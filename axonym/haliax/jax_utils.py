@@ -14,7 +14,7 @@ from .._jax_compat import is_tracing
 from ..named import _named_call
 from ..named._array import is_named_array
 from ..named._transforms import _checkpoint
-from ._functions import rename_parameters
+from ._adapt import rename_parameters
 
 
 combine = eqx.combine

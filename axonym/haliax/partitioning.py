@@ -1,5 +1,6 @@
 """`haliax.partitioning`: mappings, shardings and compiled functions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,13 +22,7 @@ from ..partitioning import (
     sharding_for_axis as sharding_for_axis,
 )
 from ..partitioning._active_mesh import get_active_mesh
-from ._functions import (
-    adapt,
-    axis_mapping as axis_mapping,
-    current_thread_local_mapping as current_thread_local_mapping,
-    shard_map as shard_map,
-    shard_with_axis_mapping as shard_with_axis_mapping,
-)
+from ._adapt import adapt
 from .jax_utils import is_in_jit as is_in_jit
 from .util import StringHolderEnum
 
@@ -36,6 +31,73 @@ auto_sharded = adapt(partitioning.auto_sharded, "x=tree")
 shard = adapt(partitioning.shard, "x=tree")
 mesh_context = set_mesh
 MeshLike = Mesh | AbstractMesh
+
+
+def axis_mapping(mapping: Any, *, merge: bool = False, **kwargs: Any) -> Any:
+    """Activates a mapping; with `merge`, entries of the outer mapping win over those of this one.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> with (
+        ...     hax.axis_mapping({"batch": "data"}),
+        ...     hax.axis_mapping({"batch": "model", "embed": "model"}, merge=True),
+        ... ):
+        ...     hax.current_thread_local_mapping()
+        {'batch': 'data', 'embed': 'model'}
+    """
+    outer = partitioning.current_mapping() if merge else None
+    return partitioning.axis_mapping({**mapping, **(outer or {}), **kwargs})
+
+
+def current_thread_local_mapping() -> dict[str, Any] | None:
+    """Returns the active mapping as a dict, or None.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.current_thread_local_mapping() is None
+        True
+    """
+    mapping = partitioning.current_mapping()
+    return None if mapping is None else dict(mapping)
+
+
+def shard_with_axis_mapping(x: Any, mapping: Any = None, mesh: Any = None) -> Any:
+    """Shards the named arrays of a tree by a mapping, the active one by default; see `axonym.shard`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import jax
+        >>> mesh = jax.make_mesh((2,), ("data",))
+        >>> hax.shard_with_axis_mapping(hax.ones({"batch": 2}), {"batch": "data"}, mesh).sharding.spec
+        P('data',)
+    """
+    return partitioning.shard(x, mapping, mesh)
+
+
+def shard_map(
+    f: Callable[..., Any] | None = None,
+    *,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    mesh: Any = None,
+    axis_mapping: Any = None,
+    check_rep: bool = False,
+    **shmap_kwargs: Any,
+) -> Any:
+    """Runs a function on each device, on its own shard of every named array; see `axonym.shard_map`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import jax
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> double = hax.shard_map(lambda x: 2 * x, mesh=mesh, axis_mapping={"batch": "data"})
+        >>> double(hax.ones({"batch": 4})).array
+        Array([2., 2., 2., 2.], dtype=float32)
+    """
+    shmap_kwargs.setdefault("check_vma", check_rep)
+    return partitioning.shard_map(
+        f, mapping=axis_mapping, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **shmap_kwargs
+    )
 
 
 class ResourceAxis(metaclass=StringHolderEnum):

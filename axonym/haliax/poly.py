@@ -1,5 +1,6 @@
 """`haliax.poly`: polynomials."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,21 +10,20 @@ from .. import poly as polynomials
 from ..named._array import is_named_array
 from ..named._axis import Axis, AxisSelector
 from ..named._base import with_array
+from ._adapt import adapt
 from ._array import convert_result
-from ._functions import adapt
 
 
 def _adapt_product(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function of two polynomials whose coefficients may be along axes of different names."""
 
-    def combine(p1: Any, p2: Any) -> Any:
-        if is_named_array(p1) and is_named_array(p2):
-            p2 = p2.rename(dict(zip(p2.names, p1.names, strict=False)))
-        return fn(p1, p2)
+    @functools.wraps(fn)
+    def combine(p: Any, q: Any) -> Any:
+        if is_named_array(p) and is_named_array(q):
+            q = q.rename(dict(zip(q.names, p.names, strict=False)))
+        return fn(p, q)
 
-    combine.__name__ = combine.__qualname__ = fn.__name__
-    combine.__doc__ = fn.__doc__
-    return adapt(combine)
+    return adapt(combine, "p1=p p2=q")
 
 
 poly = adapt(polynomials.poly, "seq_of_zeros=zeros")

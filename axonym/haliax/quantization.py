@@ -17,7 +17,7 @@ from ..quantization import (
     apply_updates as apply_updates,
     partition_overwrites,
 )
-from ._functions import rename_parameters
+from ._adapt import rename_parameters
 
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ from typing import Any
 
 from .. import random
 from ..named._axis import parse_axes
+from ._adapt import adapt, adapt_all
 from ._array import convert_result
-from ._functions import adapt, adapt_all
 
 
 globals().update(

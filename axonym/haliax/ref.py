@@ -10,7 +10,7 @@ from ..named import _named_ref
 from ..named._axis import Axis, AxisSelector, axis_name
 from ..named._index import dslice
 from ._array import NamedArray, convert_result
-from ._axis_names import resolve_selection
+from ._axis_names import resolve_axis
 
 
 class NamedRef(_named_ref.NamedRef):
@@ -97,7 +97,7 @@ class NamedRef(_named_ref.NamedRef):
 
     def resolve_axis(self, axis: AxisSelector) -> Axis:
         """Returns the `Axis` of a name."""
-        return resolve_selection(self.axes, axis)
+        return resolve_axis(self.axes, axis)
 
     def __getitem__(self, items: Any) -> NamedArray:
         """Reads elements by named axis."""

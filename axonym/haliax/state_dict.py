@@ -21,7 +21,7 @@ from ..state_dict import (
 )
 from ..state_dict._from_state_dict import read_state_dict
 from ..state_dict._to_state_dict import map_children
-from ._functions import rename_parameters
+from ._adapt import rename_parameters
 from .jax_utils import is_jax_array_like
 
 

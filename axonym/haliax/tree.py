@@ -8,7 +8,7 @@ from ..tree import (
     scan_aware_map as scan_aware_map,
     structure as structure,
 )
-from ._functions import adapt
+from ._adapt import adapt
 
 
 unflatten = adapt(tree.unflatten, "treedef=structure")

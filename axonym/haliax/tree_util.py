@@ -13,7 +13,7 @@ from ..tree_util import (
     tree_map as tree_map,
     tree_structure as tree_structure,
 )
-from ._functions import adapt
+from ._adapt import adapt
 from .jax_utils import maybe_rng_split as maybe_rng_split
 from .util import is_named_array as is_named_array
 

@@ -10,8 +10,8 @@ from ..named._axis import AxisSelection, find_axes
 from ..named._base import NamedBase, with_array
 from ..named._lift import lift
 from ..named._shape._broadcast import broadcast_to
+from ._adapt import adapt
 from ._array import NamedArray
-from ._functions import adapt
 
 
 class ReductionFunction(Protocol):

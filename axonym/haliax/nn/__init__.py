@@ -21,28 +21,6 @@ from . import (
     pool as pool,
     scan as scan,
 )
-from .activations import (
-    celu as celu,
-    elu as elu,
-    gelu as gelu,
-    glu as glu,
-    hard_sigmoid as hard_sigmoid,
-    hard_silu as hard_silu,
-    hard_swish as hard_swish,
-    hard_tanh as hard_tanh,
-    leaky_relu as leaky_relu,
-    log_sigmoid as log_sigmoid,
-    quick_gelu as quick_gelu,
-    relu as relu,
-    relu6 as relu6,
-    relu_squared as relu_squared,
-    selu as selu,
-    sigmoid as sigmoid,
-    silu as silu,
-    soft_sign as soft_sign,
-    softplus as softplus,
-    swish as swish,
-)
 from .conv import Conv as Conv, ConvTranspose as ConvTranspose
 from .dropout import Dropout as Dropout, dropout as dropout
 from .embedding import Embedding as Embedding
@@ -68,6 +46,9 @@ from .ragged_dot import ragged_dot as ragged_dot
 from .scan import BlockSeq as BlockSeq, ScanCheckpointPolicy as ScanCheckpointPolicy, Stacked as Stacked
 
 
+globals().update(activations.FUNCTIONS)
+
+
 def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
     """Returns 1 at the position that each integer gives along a new last axis, and 0 elsewhere; see `jax.nn.one_hot`.
 
@@ -81,3 +62,7 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
     if not is_named_array(x):
         x = jnp.where(jnp.asarray(x) < 0, x + class_axis.size, x)
     return convert_result(nn.one_hot(x, class_axis, dtype=dtype))
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

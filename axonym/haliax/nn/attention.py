@@ -1,6 +1,8 @@
 """`haliax.nn.attention`: attention and its masks."""
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -119,11 +121,7 @@ def combine_masks_and(mask1: Any, mask2: Any) -> Any:
         >>> hax.nn.attention.combine_masks_and(None, None) is None
         True
     """
-    if mask1 is None:
-        return mask2
-    if mask2 is None:
-        return mask1
-    return mask1 & broadcast_axis(mask2, mask1.axes)
+    return _combine_masks(operator.and_, mask1, mask2)
 
 
 def combine_masks_or(mask1: Any, mask2: Any) -> Any:
@@ -134,11 +132,15 @@ def combine_masks_or(mask1: Any, mask2: Any) -> Any:
         >>> hax.nn.attention.combine_masks_or(None, None) is None
         True
     """
+    return _combine_masks(operator.or_, mask1, mask2)
+
+
+def _combine_masks(combine: Callable[[Any, Any], Any], mask1: Any, mask2: Any) -> Any:
     if mask1 is None:
         return mask2
     if mask2 is None:
         return mask1
-    return mask1 | broadcast_axis(mask2, mask1.axes)
+    return combine(mask1, broadcast_axis(mask2, mask1.axes))
 
 
 def prefix_lm_mask(QSeqLen: Axis, KSeqLen: Axis, prefix_len: int, q_start: int = 0, k_start: int = 0) -> Any:

@@ -11,8 +11,8 @@ from ...named._axis import Axis, AxisSpec, parse_axes
 from ...named._creation import ones, zeros
 from ...named._named_call import named_call
 from ...nn._layer import replace_axes
+from .._adapt import adapt
 from .._array import convert_result
-from .._functions import adapt
 from ..state_dict import ModuleWithStateDictSerialization
 
 

@@ -9,8 +9,8 @@ from ...named._base import with_array
 from ...named._sharding import constrain_sharding
 from ...nn._pool import plan_pool, reduce_windows
 from ...nn._window import Padding as Padding
+from .._adapt import adapt
 from .._array import convert_result
-from .._functions import adapt
 
 
 DEFAULT_PADDING = "VALID"
