@@ -241,8 +241,9 @@ def _plan_ref_index(ref: NamedRef, idx: Any) -> tuple[IndexPlan, Any]:
 
 
 def _is_ref_sharded(ref: NamedRef) -> bool:
-    """Returns whether the array is sharded over an Explicit mesh axis; JAX then cannot read or write parts of it."""
-    return any(jax.typeof(ref.ref).sharding.spec)
+    """Returns whether the array is sharded or reduced over an Explicit mesh axis; JAX then has no access to parts."""
+    spec = jax.typeof(ref.ref).sharding.spec
+    return any(spec.partitions) or bool(spec.reduced)
 
 
 def _convert_ref_value(ref: NamedRef, plan: IndexPlan, value: Any) -> Any:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, PartitionSpec
 
 import axonym as nym
 from axonym import Axis, dslice
@@ -195,3 +195,15 @@ def test_what_is_no_ref_or_no_named_array():
     for use in (nym.get, nym.freeze, lambda ref: nym.swap(ref, ..., 0.0)):
         with pytest.raises(TypeError, match=r"A `NamedRef` is needed, not an array .*; make one with `axonym.new_ref"):
             use(x)  # pyright: ignore[reportArgumentType]
+
+
+def test_elements_of_reduced_refs_can_be_read():
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
+
+    @jax.jit
+    def read(array: jax.Array) -> jax.Array:
+        reduced = jax.reshard(array, PartitionSpec(None, reduced={"data"}))
+        return nym.new_ref(nym.NamedArray(reduced, ("pos",)))["pos", 1].array
+
+    with jax.set_mesh(mesh):
+        assert read(jnp.arange(4)) == 1
