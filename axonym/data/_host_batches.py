@@ -45,13 +45,14 @@ class SourceIterator:
         if not self._has_state:
             return {"batches": self.count}
         source_state = self._iterator.get_state()
-        if isinstance(source_state, bytes):
+        if isinstance(source_state, bytes):  # as of grain's `DataLoader`
             return {"batches": self.count, "source_bytes": base64.b64encode(source_state).decode()}
         return {"batches": self.count, "source": source_state}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues after the batch at which the state was read: see `ShardedLoader.set_state`."""
         count = state.get("batches") if isinstance(state, dict) else None
+        # A state may come from a file that something else has written.
         if type(count) is not int or count < 0 or not isinstance(state.get("source_bytes", ""), str):
             raise _make_state_error(state)
         if not {"source", "source_bytes"} & state.keys():
@@ -166,10 +167,6 @@ def _list_batch_arrays(batch: Any) -> list[tuple[str, Names, Any]]:
     return arrays
 
 
-def _format_array_axes(names: Names, array: Any) -> str:
-    return f"{array.dtype} {format_axes(names, array.shape)}"
-
-
 def _is_axes(x: Any) -> bool:
     return x is None or isinstance(x, str | Axis) or (type(x) is tuple and all(isinstance(y, str | Axis) for y in x))
 
@@ -190,7 +187,7 @@ def _name_part(path: str, axes: Any, part: Any) -> Any:
             lambda leaf: NamedArray(leaf, names), part, is_leaf=lambda node: isinstance(node, NamedArray)
         )
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{f'batch{path}: '}{error}") from None
+        raise type(error)(f"batch{path}: {error}") from None
 
 
 class LoadedBatch(NamedTuple):
@@ -216,7 +213,7 @@ class BatchReader:
         drop_remainder: bool,
     ) -> None:
         self._source, self._axes, self._place, self._drop_remainder = source, axes, place, drop_remainder
-        self._full_sizes: list[list[int]] | None = None
+        self._full_sizes: list[list[int]] | None = None  # of the arrays of the first batch
         self._has_ended = False
 
     def read_batch(self) -> LoadedBatch | None:
@@ -274,8 +271,8 @@ class BatchReader:
                         f"batch{path}: axis {name!r} has size {size} in all processes together, and {expected[name]} "
                         f"in `axes`; this process has read {local_size}"
                     )
-            where = f"{whole.sharding.spec} on mesh {format_mesh(whole.sharding.mesh)}"
-            summary[path] = f"{_format_array_axes(names, local)} for {where}"
+            sharding = f"{whole.sharding.spec} on mesh {format_mesh(whole.sharding.mesh)}"
+            summary[path] = f"{local.dtype} {format_axes(names, local.shape)} for {sharding}"
         return summary
 
 
@@ -300,6 +297,7 @@ def place_global_rows(batch: Any, mapping: AxisMapping, mesh: Mesh) -> Any:
             return jax.make_array_from_callback(
                 tuple(leaf.shape), sharding, lambda index: _copy_rows(leaf, index, path)
             )
+        # Callbacks return NumPy arrays, which random keys are not.
         places = sharding.addressable_devices_indices_map(tuple(leaf.shape))
         parts = [jax.device_put(leaf[index], device) for device, index in places.items()]
         return jax.make_array_from_single_device_arrays(tuple(leaf.shape), sharding, parts)

@@ -40,9 +40,7 @@ class LocalRows:
         return len(self.positions)
 
 
-def find_local_rows(
-    Batch: Axis, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None
-) -> LocalRows:  # fmt: skip
+def find_local_rows(Batch: Axis, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> LocalRows:
     """Returns which rows of a batch this process reads, as the mapping and the mesh determine it.
 
     Sources of data need this to read in each process what its devices hold: `index` and `count` are the first two

@@ -67,7 +67,13 @@ class BatchAgreement:
         if all(has_ended) or (any(has_ended) and self._drop_remainder):
             return False
         if any(has_ended):
-            raise ValueError(_describe_ends(number, has_ended))
+            ended = [process for process, end in enumerate(has_ended) if end]
+            others = [process for process, end in enumerate(has_ended) if not end]
+            raise ValueError(
+                f"the source of {format_processes(ended)} ends after {number} batches, and that of "
+                f"{format_processes(others)} does not; give all processes the same number of batches, or end with the "
+                "shortest by `drop_remainder=True`"
+            )
         for path in sorted({path for summary in summaries for path in summary}):
             _compare_values(number, path or "the array", [summary.get(path, "missing") for summary in summaries])
         return True
@@ -84,16 +90,6 @@ def _compare_values(number: int, subject: str, values: Sequence[Any]) -> None:
             f"batch {number} differs between processes: {subject} is {difference}; the sources of all processes "
             "must yield batches of the same structure, names, sizes and dtypes"
         )
-
-
-def _describe_ends(number: int, has_ended: list[bool]) -> str:
-    ended = [process for process, end in enumerate(has_ended) if end]
-    remaining = [process for process, end in enumerate(has_ended) if not end]
-    return (
-        f"the source of {format_processes(ended)} ends after {number} batches, and that of "
-        f"{format_processes(remaining)} does not; give all processes the same number of batches, or end with the "
-        "shortest by `drop_remainder=True`"
-    )
 
 
 class ShardedLoader(Iterator[Any]):
@@ -208,7 +204,11 @@ class ShardedLoader(Iterator[Any]):
             if self._has_ended:
                 raise StopIteration
             self._fill_pending()
-            batch, error = _wait_for_batch(self._pending[0])
+            batch, error = None, None
+            try:
+                batch = self._pending[0].result()
+            except Exception as raised:  # which the other processes are told first
+                error = raised
             try:
                 goes_on = self._agreement.agree(self._state["batches"], None if batch is None else batch.summary, error)
             except Exception as raised:
@@ -281,14 +281,6 @@ class ShardedLoader(Iterator[Any]):
             if not future.cancel():
                 future.exception()
         self._pending.clear()
-
-
-def _wait_for_batch(future: Future[LoadedBatch | None]) -> tuple[LoadedBatch | None, Exception | None]:
-    """Returns the batch, None after the last one, and the error in its place."""
-    try:
-        return future.result(), None
-    except Exception as error:
-        return None, error
 
 
 def _check_count(name: str, value: Any, least: int) -> int:
