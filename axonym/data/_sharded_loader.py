@@ -48,7 +48,7 @@ class BatchAgreement:
             ValueError: If the batches of other processes differ, or some have ended.
             TimeoutError: If a process does not arrive in time.
         """
-        if self._store is None or number % self._every:
+        if self._store is None or number % self._every:  # not compared
             if error is not None:
                 raise error
             return summary is not None
@@ -62,6 +62,7 @@ class BatchAgreement:
         for process, message in enumerate(messages):
             if message is not None:
                 raise ValueError(f"process {process} cannot provide batch {number}; it raises {message}")
+        # These differ after `set_state` with different states.
         _compare_values(number, "the number of the batch", numbers)
         has_ended = [summary is None for summary in summaries]
         if all(has_ended) or (any(has_ended) and self._drop_remainder):
@@ -181,6 +182,7 @@ class ShardedLoader(Iterator[Any]):
         self._pending: deque[Future[LoadedBatch | None]] = deque()
         self._lock = threading.RLock()  # which a signal handler may take again
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="axonym-data")
+        # Ends the thread when the program drops a loader without closing it.
         self._finalizer = weakref.finalize(self, self._executor.shutdown, wait=False, cancel_futures=True)
 
     def __iter__(self) -> Self:
@@ -279,7 +281,7 @@ class ShardedLoader(Iterator[Any]):
         """Drops the batches read ahead, after the one that is being read."""
         for future in self._pending:
             if not future.cancel():
-                future.exception()
+                future.exception()  # waits, without raising
         self._pending.clear()
 
 

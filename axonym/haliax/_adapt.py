@@ -35,6 +35,7 @@ def adapt(
             kwargs[new_names[name]] = kwargs.pop(name)
         return convert(fn(*args, **kwargs))
 
+    # `functools.wraps` alone would show the names of `fn`.
     adapted.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
     return adapted
 

@@ -43,7 +43,7 @@ class NamedArrayAxes:
     @staticmethod
     def parse(spec: Any, dtype: Any = None) -> "NamedArrayAxes":
         """Returns the description given as a string, a sequence, a set, an annotation or as it is."""
-        spec = get_args(spec)[1] if get_args(spec) else spec
+        spec = get_args(spec)[1] if get_args(spec) else spec  # of `Annotated[NamedArray, axes]`
         if isinstance(spec, NamedArrayAxes):
             return spec
         items = spec.split() if isinstance(spec, str) else list(spec)
@@ -114,6 +114,7 @@ class NamedArray(_array.NamedArray):
     """
 
     __slots__ = ()
+    # With these, `dataclasses.replace` calls the constructor with the fields that do not change.
     __dataclass_fields__: ClassVar[Any] = _Fields.__dataclass_fields__
 
     def __init__(self, array: Any, axis_names: Any = None, *, axes: Any = None) -> None:
@@ -215,6 +216,7 @@ def _make_operator(name: str) -> Any:
 
     @functools.wraps(apply)
     def apply_operator(self: NamedArray, other: Any) -> Any:
+        # Axonym refuses a plain array with axes, as its axes have no names.
         if not self.names and getattr(other, "ndim", 0) and not _array.is_named_array(other):
             return getattr(self.array, name)(other)
         return apply(self, other)

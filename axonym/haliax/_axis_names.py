@@ -1,4 +1,4 @@
-"""Selections and specs of axes as Haliax's `haliax.axis` resolves them."""
+"""Selections of axes, and orders in which `...` may occur several times, as Haliax's `haliax.axis` resolves them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -41,28 +41,6 @@ def resolve_axis(axis_spec: Any, axis_selection: AxisSelection) -> Any:
         return find(axis_selection)
     axes = tuple(map(find, parse_selection(axis_selection)))
     return {axis.name: axis.size for axis in axes} if isinstance(axis_selection, Mapping) else axes
-
-
-def axis_name(ax: AxisSelection) -> Any:
-    """Returns the name of an axis, or a tuple of the names of several.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.axis_name(hax.make_axes(batch=2, embed=3))
-        ('batch', 'embed')
-    """
-    return get_name(ax) if isinstance(ax, str | Axis) else tuple(map(get_name, parse_selection(ax)))
-
-
-def is_axis_compatible(ax1: AxisSelector, ax2: AxisSelector) -> bool:
-    """Returns whether two axes have the same name, whatever their sizes.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.axis.is_axis_compatible(hax.Axis("batch", 2), hax.Axis("batch", 3))
-        True
-    """
-    return get_name(ax1) == get_name(ax2)
 
 
 def rearrange_for_partial_order(partial_order: Sequence[Any], axes: Any) -> Any:
@@ -123,14 +101,3 @@ def fill_ellipses(order: list[Any], names: list[str]) -> Iterable[str]:
                 run.append(name)
         yield from run
         unlisted = [name for name in unlisted if name not in run]
-
-
-def axis_spec_to_shape_dict(axis_spec: AxisSelection) -> dict[str, int | None]:
-    """Returns the sizes of axes by name, None for those given by name alone.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.axis.axis_spec_to_shape_dict((hax.Axis("batch", 2), "embed"))
-        {'batch': 2, 'embed': None}
-    """
-    return {get_name(axis): axis.size if isinstance(axis, Axis) else None for axis in parse_selection(axis_spec)}

@@ -74,6 +74,7 @@ def dot(
     if arrays and is_axis_selection(arrays[0]):
         warnings.warn("`dot` takes its axes by keyword: `dot(x, y, axis=...)`.", DeprecationWarning, find_stacklevel())
         axis, arrays = arrays[0], arrays[1:]
+    # Wrong arguments are left to `axonym.dot`, which says what is wrong with them.
     if axis is not _dot._MISSING and arrays and all(isinstance(x, NamedBase) for x in arrays):
         summed = None if axis is None else set(map(get_name, parse_selection(axis)))
         order = () if summed is None else _list_in_order(arrays, summed)
@@ -158,6 +159,7 @@ def _multiply(equation: str, arrays: tuple[Any, ...], axis_aliases: dict[str, An
     product = _einsum.einsum(equation, *arrays, **options, **axis_aliases)
     if not arrow or not (shared or "..." in result) or (shared and "..." in operands and "..." not in result):
         return product
+    # What the result names stays at its two ends; between them is what `...` stands for.
     before, _, after = result.partition("...") if "..." in result else ("", "", result)
     first, last = len(before.split()), len(product.names) - len(after.split())
     free = [name for name in _list_in_order(arrays) if name in product.names[first:last]]
@@ -196,7 +198,7 @@ def rearrange(array: Any, *args: Any, **kwargs: Any) -> Any:
     """
     order = args[0] if args else kwargs.pop("axes", None)
     order = kwargs.pop("expression") if order is None else order
-    for bindings in args[1:]:
+    for bindings in args[1:]:  # a dict by position, as in `rearrange(x, "b (h d) -> b h d", {"h": 4})`
         kwargs.update(bindings)
     if not isinstance(order, str):
         if isinstance(array, NamedBase):
@@ -223,6 +225,7 @@ def _name_other_axes(expression: str) -> str:
     items: list[str] = []
     for term in result.terms:
         if term.name == REST:
+            # This `...` stands for the names up to the next one that the result lists.
             while filled and filled[0] not in flat:
                 items.append(_quote_name(filled.pop(0)))
         else:
@@ -294,7 +297,7 @@ def _order_index_axes(x: Any, items: Any, result: Any) -> Any:
             index_sizes.append(index.size)
             indexed_dims |= {x.names.index(index_name) for index_name in index.names if index_name in x.names}
         elif isinstance(index, slice) or getattr(index, "ndim", 0) or isinstance(index, list):
-            continue
+            continue  # the axis stays where it is
         indexed_dims.add(x.names.index(name))
     if not index_names or len(indexed_dims) < 2:
         return result
@@ -304,6 +307,7 @@ def _order_index_axes(x: Any, items: Any, result: Any) -> Any:
         order = (*(name for name in names if name not in order), *order)
     kept_names = [name for name in result.names if name not in order]
     first_dim, last_dim = min(indexed_dims), max(indexed_dims)
+    # As in NumPy, new axes take the place of adjacent ones, and come first otherwise.
     is_adjacent = len(indexed_dims) == last_dim + 1 - first_dim
     start = sum(name in kept_names for name in x.names[:first_dim]) if is_adjacent else 0
     return _rearrange.rearrange(result, (*kept_names[:start], *order, *kept_names[start:]))
@@ -383,7 +387,7 @@ def flatten_axes(array: Any, old_axes: AxisSelection, new_axis: AxisSelector) ->
     if isinstance(new_axis, Axis) and new_axis != new:
         raise ValueError(f"the axes merged into {new_axis.name!r} have {size} elements, not {new_axis.size}")
     if not merged:
-        return (new, *axes)
+        return (new, *axes)  # of size 1, as for an array
     return tuple(new if axis is merged[0] else axis for axis in axes if axis is merged[0] or axis not in merged)
 
 
@@ -571,6 +575,7 @@ def updated_slice(array: Any, start: Any, update: Any) -> Any:
         )
     if missing := [name for name in start_names if name not in array.names]:
         raise ValueError(f"axis {missing[0]!r} of a start is not found in the array ({', '.join(array.names)})")
+    # One start for each element of these axes, and an update along all others.
     update_each = _transforms.vmap(_slice.updated_slice, tuple(start_names))
     return _rearrange.rearrange(update_each(array, start, update), array.names)
 

@@ -14,16 +14,10 @@ from ..axis import (
     selects_axis as selects_axis,
     to_jax_shape as to_jax_shape,
 )
-from ..named._axis import Axis as Axis
+from ..named._axis import Axis as Axis, axis_name as get_name, parse_selection
 from ..named._index import dslice as NamedDslice
 from ._adapt import adapt
-from ._axis_names import (
-    axis_name as axis_name,
-    axis_spec_to_shape_dict as axis_spec_to_shape_dict,
-    is_axis_compatible as is_axis_compatible,
-    rearrange_for_partial_order as rearrange_for_partial_order,
-    resolve_axis as resolve_axis,
-)
+from ._axis_names import rearrange_for_partial_order as rearrange_for_partial_order, resolve_axis as resolve_axis
 from .util import ensure_tuple as ensure_tuple
 
 
@@ -56,8 +50,31 @@ class dslice(NamedDslice):
         return dslice(idx * size, size)
 
 
+def is_axis_compatible(ax1: AxisSelector, ax2: AxisSelector) -> bool:
+    """Returns whether two axes have the same name, whatever their sizes.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.axis.is_axis_compatible(hax.Axis("batch", 2), hax.Axis("batch", 3))
+        True
+    """
+    return get_name(ax1) == get_name(ax2)
+
+
+def axis_spec_to_shape_dict(axis_spec: AxisSelection) -> dict[str, int | None]:
+    """Returns the sizes of axes by name, None for those given by name alone.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.axis.axis_spec_to_shape_dict((hax.Axis("batch", 2), "embed"))
+        {'batch': 2, 'embed': None}
+    """
+    return {get_name(axis): axis.size if isinstance(axis, Axis) else None for axis in parse_selection(axis_spec)}
+
+
 ds = dslice
 dblock = dslice.block
+axis_name = adapt(axis.axis_name, "ax=axis")
 axis_size = adapt(axis.axis_size, "ax=spec")
 axis_spec_to_tuple = adapt(axis.axis_spec_to_tuple, "axis_spec=spec")
 concat_axes = concat_axis_specs = adapt(axis.concat_axes, "a1=first a2=second")

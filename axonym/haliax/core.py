@@ -64,6 +64,7 @@ _SPELLINGS = {
     "x=tree": "auto_sharded shard",
     "f=fn": "scan",
 }
+# Functions that reduce each named array of a tree.
 _REDUCTIONS = """
     all amax amin any max mean min nanmax nanmean nanmin nanprod nanstd nansum nanvar prod product ptp std sum var
     """

@@ -46,6 +46,7 @@ def diagnose_common_issues(module: eqx.Module) -> None:
     for path, leaf in leaves:
         array = leaf.array if is_named_array(leaf) else leaf
         if isinstance(array, jax.Array | np.ndarray):
+            # The array is kept with its id, which another one could get after it.
             paths.setdefault(id(array), (array, []))[1].append(jax.tree_util.keystr(path))
     reused = [(array, fields) for array, fields in paths.values() if len(fields) > 1]
     problems = ModuleProblems(reused, list(_find_static_arrays(module)))

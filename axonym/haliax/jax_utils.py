@@ -18,7 +18,9 @@ from ._adapt import rename_parameters
 
 
 combine = eqx.combine
+filter_checkpoint = eqx.filter_checkpoint
 filter_eval_shape = eqx.filter_eval_shape
+is_in_jit = is_tracing
 tree_checkpoint_name = rename_parameters(_checkpoint.tree_checkpoint_name, "x=tree")
 
 
@@ -124,17 +126,6 @@ def is_pallas_dslice(x: object) -> bool:
     return isinstance(x, pallas.Slice)
 
 
-def is_in_jit() -> bool:
-    """Returns whether JAX is tracing.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.jax_utils.is_in_jit()
-        False
-    """
-    return is_tracing()
-
-
 def is_on_mac_metal() -> bool:
     """Returns whether arrays are on a GPU of Apple by default.
 
@@ -144,19 +135,6 @@ def is_on_mac_metal() -> bool:
         False
     """
     return jax.default_backend().lower() == "metal"
-
-
-def filter_checkpoint(
-    fun: Callable[..., Any], *, prevent_cse: bool = True, policy: Callable[..., bool] | None = None
-) -> Callable[..., Any]:
-    """Applies `jax.checkpoint` to a function of any Python objects.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.jax_utils.filter_checkpoint(lambda x, name: 2 * x)(3.0, "a")
-        6.0
-    """
-    return eqx.filter_checkpoint(fun, prevent_cse=prevent_cse, policy=policy)
 
 
 def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
@@ -224,5 +202,6 @@ def multilevel_scan(
         raise ValueError(f"{length} steps cannot be split into {outer_size} equal parts")
     parts = jax.tree.map(lambda x: x.reshape(outer_size, length // outer_size, *x.shape[1:]), xs)
     inner = functools.partial(jax.lax.scan, f, reverse=reverse, unroll=unroll)
+    # The backward pass repeats the inner loop; `prevent_cse` is not needed within a scan.
     carry, results = jax.lax.scan(jax.checkpoint(inner, prevent_cse=False), carry, parts, reverse=reverse)
     return carry, jax.tree.map(lambda x: x.reshape(length, *x.shape[2:]), results)

@@ -28,7 +28,7 @@ from .util import StringHolderEnum
 
 
 auto_sharded = adapt(partitioning.auto_sharded, "x=tree")
-shard = adapt(partitioning.shard, "x=tree")
+shard = shard_with_axis_mapping = adapt(partitioning.shard, "x=tree")
 mesh_context = set_mesh
 MeshLike = Mesh | AbstractMesh
 
@@ -59,19 +59,6 @@ def current_thread_local_mapping() -> dict[str, Any] | None:
     """
     mapping = partitioning.current_mapping()
     return None if mapping is None else dict(mapping)
-
-
-def shard_with_axis_mapping(x: Any, mapping: Any = None, mesh: Any = None) -> Any:
-    """Shards the named arrays of a tree by a mapping, the active one by default; see `axonym.shard`.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> import jax
-        >>> mesh = jax.make_mesh((2,), ("data",))
-        >>> hax.shard_with_axis_mapping(hax.ones({"batch": 2}), {"batch": "data"}, mesh).sharding.spec
-        P('data',)
-    """
-    return partitioning.shard(x, mapping, mesh)
 
 
 def shard_map(

@@ -48,6 +48,7 @@ def categorical(key: Any, logits: Any, axis: Any, shape: Any = None) -> Any:
         positions = (position for position, batch_axis in enumerate(axes) if batch_axis.name in following)
         axes.insert(next(positions, len(axes)), class_axis)
         logits = logits.broadcast_to(axes)
+    # The largest of logits plus Gumbel noise is a draw from their softmax.
     noise = random.gumbel(key, axes, logits.dtype)
     return convert_result((noise + logits).argmax(axis))
 

@@ -78,7 +78,7 @@ class NamedRef(_named_ref.NamedRef):
         """The axes of the view in order."""
         if not self.view:
             return super().axes
-        return jax.eval_shape(self.value).axes
+        return jax.eval_shape(self.value).axes  # indices of several axes may add and move axes
 
     @property
     def shape(self) -> dict[str, int]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -162,6 +162,7 @@ def _compose_index(name: str, outer: Any, inner: Any) -> Any:
     if isinstance(inner, range | dslice):
         stride, count = (inner.step, len(inner)) if isinstance(inner, range) else (1, inner.length)
         start = outer.start + step * inner.start
+        # A `dslice` has no step; positions of elements stand for it.
         return dslice(start, count) if step * stride == 1 else start + step * stride * jnp.arange(count)
     if isinstance(inner, list):
         return [_compose_index(name, outer, int(position)) for position in inner]

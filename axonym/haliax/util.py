@@ -20,6 +20,7 @@ class Unspecified:
     """
 
 
+is_jax_or_hax_array_like = is_jax_array_like
 NotSpecified = Unspecified
 UNSPECIFIED = Unspecified()
 
@@ -71,17 +72,6 @@ def is_named_array(leaf: Any) -> bool:
         True
     """
     return isinstance(leaf, NamedArray)
-
-
-def is_jax_or_hax_array_like(x: Any) -> bool:
-    """Returns whether something is an array, with names or without.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.util.is_jax_or_hax_array_like(hax.ones({"i": 2}))
-        True
-    """
-    return is_jax_array_like(x)
 
 
 def safe_wraps(fn: Callable[..., Any]) -> Callable[..., Any]:

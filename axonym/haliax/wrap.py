@@ -146,7 +146,7 @@ def wrap_reduction_call(
         mask = {} if where is None else {"where": where}
         if not isinstance(x, NamedBase):
             return fn(x, axis=axis, **mask, **kwargs)
-        if where is not None:
+        if where is not None:  # functions of plain arrays broadcast by position
             mask = {"where": broadcast_to(where, x.axes).array}
         dims = None if axis is None else _find_dims(fn, x, axis, single_axis_only)
         array = fn(x.array, axis=dims[0] if dims and single_axis_only else dims, **mask, **kwargs)

@@ -54,6 +54,7 @@ def find_rhs_axes(a: NamedBase, b: NamedBase, row: str, col: str) -> tuple[str, 
         raise ValueError(
             f"the right-hand side {format_shape(b)} has axis {col!r}, which the solution will have; `rename` it"
         )
+    check_matching_sizes((a.names, a.array.shape), (b.names, b.array.shape))
     return tuple(name for name in b.names if name not in a.names)
 
 
@@ -285,7 +286,6 @@ def solve(a: N, b: N, row: AxisSelector, col: AxisSelector) -> N:
     """
     names = find_matrix_axes(a, row, col, "solve")
     extra = find_rhs_axes(a, b, *names)
-    check_matching_sizes((a.names, a.array.shape), (b.names, b.array.shape))
     return apply_gufunc(_solve_columns, (a, b), (names, (names[0], *extra)), ((names[1], *extra),))[0]
 
 
@@ -337,7 +337,6 @@ def lstsq(
     """
     names = find_matrix_axes(a, row, col)
     extra = find_rhs_axes(a, b, *names)
-    check_matching_sizes((a.names, a.array.shape), (b.names, b.array.shape))
     new = parse_new_axis(a, new_axis, get_short_side(a, *names))
     if rcond is not None:
         rcond = check_number("lstsq: `rcond`", rcond)
@@ -349,6 +348,7 @@ def lstsq(
 
 
 def _solve_least_squares(a: Any, b: Any, *, rcond: float | None) -> tuple[Any, ...]:
+    # `jax.numpy.linalg.lstsq` takes one matrix.
     fit = jnp.vectorize(functools.partial(jnp.linalg.lstsq, rcond=rcond), signature="(m,n),(m,k)->(n,k),(k),(),(s)")
     columns, sides = _flatten_columns(b, a.ndim - 1)
     x, residuals, rank, values = fit(a, columns)
@@ -448,6 +448,7 @@ def norm(x: N, axis: AxisSelection | None = None, *, ord: int | float | str | No
 def _compute_norm(array: Any, *, axis: tuple[int, ...], ord: int | float | str | None) -> Any:
     if ord is not None:
         return jnp.linalg.norm(array, ord=ord, axis=axis)
+    # `jax.numpy.linalg.norm` without `ord` takes at most two axes.
     array = array.astype(jax.eval_shape(jnp.sqrt, array).dtype)  # JAX's own float type for integers
     return jnp.sqrt(jnp.sum(jnp.real(array * jnp.conj(array)), axis=axis))
 

@@ -71,6 +71,7 @@ def find_axis_parts(axes: tuple[str, ...], mesh: Mesh, name: str) -> AxisParts:
     """Returns the parts of an axis that this process has; raises a ValueError if processes share some but not all."""
     parts_by_process = {process: {part for (part,) in parts} for process, parts in locate_parts((axes,), mesh).items()}
     groups = {frozenset(parts) for parts in parts_by_process.values()}
+    # Different groups share no part, and have equally many, so that all processes read arrays of one size.
     if sum(map(len, groups)) != len(frozenset().union(*groups)) or len({*map(len, groups)}) > 1:
         shown_parts = "; ".join(
             f"process {process}: {sorted(parts)}" for process, parts in sorted(parts_by_process.items())[:4]
@@ -87,6 +88,7 @@ def find_axis_parts(axes: tuple[str, ...], mesh: Mesh, name: str) -> AxisParts:
 @cached_plan
 def locate_parts(entries: tuple[tuple[str, ...], ...], mesh: Mesh) -> dict[int, set[tuple[int, ...]]]:
     """Returns the parts of an array that each process holds, each as an index along every axis of the array."""
+    # Of several mesh axes that shard one axis, the first one is the most significant.
     dims = [[mesh.axis_names.index(axis) for axis in axes] for axes in entries]
     parts_by_process: dict[int, set[tuple[int, ...]]] = {}
     for place, device in np.ndenumerate(mesh.devices):
@@ -205,7 +207,7 @@ def _plan_leaf(leaf: Any, leaf_info: LeafInfo, mapping: AxisMapping, mesh: Mesh)
     """Returns the array of all processes that a leaf is a part of, or None if it is not an array."""
     sizes = getattr(leaf, "shape", None)
     is_global = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
-    if sizes is None or (is_global and not sizes):
+    if sizes is None or (is_global and not sizes):  # a scalar of all processes stays as it is
         return None
     try:
         if isinstance(leaf, np.ndarray | np.generic) and (problem := find_array_problem(leaf)) is not None:
@@ -230,6 +232,7 @@ def _plan_leaf(leaf: Any, leaf_info: LeafInfo, mapping: AxisMapping, mesh: Mesh)
 @cached_plan
 def _plan_global_array(names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: Mesh) -> _GlobalArray:
     """Returns the array of all processes of which an array with these names and sizes is a part."""
+    # The total sizes depend on the mesh axes, which are resolved without sizes first, and with them below.
     entries = [get_entry_axes(entry) for entry in resolve_spec(names, (None,) * len(names), mapping, mesh)]
     parts = [find_axis_parts(axes, mesh, name) for name, axes in zip(names, entries, strict=True)]
     for name, size, axes, part in zip(names, sizes, entries, parts, strict=True):
@@ -274,6 +277,7 @@ def _assemble_leaf(leaf: Any, planned: _GlobalArray | None) -> Any:
         return jax.ShapeDtypeStruct(sizes, leaf.dtype, sharding=sharding)
     if not is_random_key(leaf):
         return jax.make_array_from_process_local_data(sharding, np.asarray(leaf), sizes)
+    # JAX assembles numbers only. Those of a key are along further axes, which are not sharded.
     data = _read_key_data(leaf)
     trailing = data.shape[len(sizes) :]
     data_sharding = NamedSharding(sharding.mesh, P(*sharding.spec, *(None,) * len(trailing)))

@@ -171,6 +171,7 @@ def _find_port_problem(host: str, port: int) -> str | None:
     for family, kind, protocol, _, place in addresses:
         try:
             with socket.socket(family, kind, protocol) as probe:
+                # A port that a program has just left is free, as it is to the coordinator.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(place)
             return None
@@ -181,7 +182,7 @@ def _find_port_problem(host: str, port: int) -> str | None:
 
 def _connect_processes(arguments: dict[str, Any], options: dict[str, Any], seconds: float) -> BaseException | None:
     """Lets JAX connect, in a thread that can be abandoned; returns the error, if any."""
-    waiting = round(seconds) + _MARGIN
+    waiting = round(seconds) + _MARGIN  # JAX ends the process when its own wait is over
     connect = functools.partial(jax.distributed.initialize, **arguments, **options, initialization_timeout=waiting)
     call = call_in_thread(connect)
     wait([call], seconds)
@@ -196,6 +197,7 @@ def _connect_processes(arguments: dict[str, Any], options: dict[str, Any], secon
 def _check_same_process_count(seconds: float) -> None:
     """Raises in every process if their numbers of processes differ; process 0 has as many connections as it says."""
     client, process, count = find_coordination_client()
+    # Process 0 says how many there are: a `Rendezvous` of the number given here would never end if it were too large.
     key = "axonym/num_processes"
     if process == 0:
         client.key_value_set(key, str(count))

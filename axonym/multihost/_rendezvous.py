@@ -125,6 +125,7 @@ class Rendezvous:
         *,
         needs_devices: bool = True,
     ) -> None:
+        # Slashes separate folders of the store, so they are quoted in names.
         key = f"axonym/{kind}/{quote(name, safe='', errors='surrogatepass')}"
         self._store, self._client, self._folder = store, store.client, f"{key}/{store.count_call(key)}"
         self._seconds, self._label, self._hint = seconds, label, hint
@@ -158,11 +159,11 @@ class Rendezvous:
         Raises:
             TimeoutError: If a process does not arrive in time, or another one has given up before this one arrived.
         """
-        _ = self.deadline
+        _ = self.deadline  # which starts to run when it is first read
         try:
             self._client.key_value_set(f"{self._folder}/at/{self._store.process}", value)
             outcome = self._wait_for_outcome()
-        except BaseException:
+        except BaseException:  # Ctrl-C too
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 self.leave()
             raise
@@ -216,9 +217,9 @@ class Rendezvous:
 
     def _wait_for_outcome(self) -> str:
         """Waits for the end of the rendezvous, and returns how it ended."""
-        while self._needs_devices and not self._store.has_devices(
-            min(_MOMENT, max(0, self.deadline - time.monotonic()))
-        ):
+        while self._needs_devices:
+            if self._store.has_devices(min(_MOMENT, max(0, self.deadline - time.monotonic()))):
+                break
             outcome = self._read_outcome()
             if outcome is not None:
                 return outcome  # the others have given up before this process arrived
@@ -260,6 +261,7 @@ class Rendezvous:
     def _give_up(self) -> str:
         """Ends the rendezvous because the time is over, and returns how it ended."""
         missing = sorted(set(range(self._store.count)) - set(self._read_values()))
+        # Incremented by 0, a counter is read: all may have been counted since the last look at the outcome.
         if not missing and self._client.key_value_increment(f"{self._folder}/count", 0) == self._store.count:
             return self._settle_outcome(_MET)
         failure = {"by": self._store.process, "seconds": self._seconds, "missing": missing, "of": self._store.count}

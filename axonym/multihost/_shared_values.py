@@ -74,10 +74,10 @@ def broadcast_from_host_zero(tree: T, *, timeout: float = 200) -> T:
             kind, message = received["problem"]
             cause = None if error is None else error.__cause__
             raise _ERRORS[kind](message) from cause
-        payload = payload or rendezvous.receive(received["size"])
+        payload = payload or rendezvous.receive(received["size"])  # process 0 has it already
     finally:
         rendezvous.leave()
-    return pickle.loads(payload)
+    return pickle.loads(payload)  # in process 0 too, so that all processes have equal copies
 
 
 class _ShardedArrayError(ValueError):
@@ -157,13 +157,10 @@ def write_canonical_text(value: Any, parents: tuple[int, ...] = ()) -> str:
     return _write_object(value, write)
 
 
-def _hash_text(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def hash_pieces(text: str) -> list[str]:
-    """Returns a short digest of each piece of a text, with which processes find the piece that differs."""
-    return [_hash_text(text[start : start + _PIECE])[:16] for start in range(0, len(text), _PIECE)]
+    """Returns a digest of each piece of a text, with which processes find the piece that differs."""
+    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    return [hashlib.sha256(piece.encode("utf-8", "surrogatepass")).hexdigest() for piece in pieces]
 
 
 def find_different_piece(digests: Sequence[Sequence[str]]) -> int:
@@ -240,11 +237,13 @@ def _write_object(value: Any, write: Writer) -> str:
         raise TypeError(
             f"an object of type `{type(value).__qualname__}` has no content that another process could compare"
         )
-    if isinstance(saved, str):
+    if isinstance(saved, str):  # the name of a global
         return saved
+    # Items of lists and dicts are iterators there.
     return f"{type(value).__qualname__}({write([list(part) if hasattr(part, '__next__') else part for part in saved])})"
 
 
+# The first kind that fits counts, so an `IntEnum` is no number and a `NamedTuple` is a tuple.
 _WRITERS: tuple[tuple[Any, Callable[[Any, Writer], str]], ...] = (
     (enum.Enum, lambda value, write: str(value)),
     (Mapping, _write_mapping),
@@ -286,27 +285,29 @@ def assert_same_on_all_hosts(value: Any, name: str | None = None, *, timeout: fl
     store = get_coordination_store()
     label = "`assert_same_on_all_hosts`" + ("" if name is None else f" of {name!r}")
     suffix, key = ("", name) if name else ("-unnamed", "all")
-    first = store and Rendezvous(store, f"same{suffix}", key, seconds, label)
+    # Made before the value is read, whose methods may raise: calls of all processes are counted alike.
+    first = None if store is None else Rendezvous(store, f"same{suffix}", key, seconds, label)
     text, error = _fingerprint_value(value)
     if store is None or first is None:
         if error is not None:
             raise error
         return
-    message = json.dumps([_hash_text(text), hash_pieces(text), None if error is None else str(error)])
-    digests, piece_digests, problems = zip(*map(json.loads, first.exchange_values(message, error)), strict=True)
+    message = json.dumps([hash_pieces(text), None if error is None else str(error)])
+    digests, problems = zip(*map(json.loads, first.exchange_values(message, error)), strict=True)
     for process, problem in enumerate(problems):
         if problem is not None:
             cause = None if error is None else error.__cause__
             raise TypeError(f"{label} on process {process}: {problem}") from cause
-    processes_by_digest: dict[str, list[int]] = {}
-    for process, digest in enumerate(digests):
-        processes_by_digest.setdefault(digest, []).append(process)
-    groups = sorted(processes_by_digest.values(), key=lambda processes: (-len(processes), processes[0]))
+    processes_by_digests: dict[tuple[str, ...], list[int]] = {}
+    for process, piece_digests in enumerate(digests):
+        processes_by_digests.setdefault(tuple(piece_digests), []).append(process)
+    # The value that most processes have comes first in the error.
+    groups = sorted(processes_by_digests.values(), key=lambda processes: (-len(processes), processes[0]))
     if len(groups) == 1:
         return
     # All processes know by now that they differ, and in which piece of their texts: a second rendezvous shows it.
     shown_processes = [processes[0] for processes in groups[:_MAX_GROUPS]]
-    piece = find_different_piece([piece_digests[process] for process in shown_processes])
+    piece = find_different_piece([digests[process] for process in shown_processes])
     second = Rendezvous(store, f"texts{suffix}", key, seconds, label)
     second.extend_deadline(first.deadline)
     texts = second.exchange_values(json.dumps(cut_piece(text, piece) if store.process in shown_processes else ""))
@@ -322,12 +323,12 @@ def assert_same_on_all_hosts(value: Any, name: str | None = None, *, timeout: fl
 
 
 def _fingerprint_value(value: Any) -> tuple[str, TypeError | None]:
-    """Returns the text by which a value is compared, or an error, whatever the value's own methods raise."""
+    """Returns the text by which a value is compared, or a text like no other and an error."""
     try:
         return write_canonical_text(value), None
     except TypeError as error:
         return f"{uuid.uuid4()}", error
-    except Exception as error:
+    except Exception as error:  # raised by the value's own methods
         failure = TypeError(f"a value of type `{type(value).__qualname__}` cannot be compared: {_format_cause(error)}")
         failure.__cause__ = error
         return f"{uuid.uuid4()}", failure

@@ -192,6 +192,7 @@ def trim_zeros(x: N, trim: str = "fb", axis: AxisSelection | None = None) -> N:
     dims = find_axes(x.names, x.array.shape, axis)
     if not dims:
         return x
+    # Every device looks at all elements to find the size of the result.
     trim_dims = functools.partial(jnp.trim_zeros, trim=trim, axis=dims)
     return with_array(x, run_operation(trim_dims, [x.names], None, x.array, whole=x.names))
 
@@ -217,22 +218,23 @@ def polyval(p: N, x: Any, axis: AxisSelector | None = None) -> N:
         >>> nym.poly.polyval(p, nym.named([0.0, 1.0, 3.0], "x")).array
         Array([ 2.,  3., 11.], dtype=float32)
     """
-    name = find_coefficient_axis(p, axis)
-    return apply_gufunc(_evaluate_polynomials, (p, _as_points(p, x, name)), (name, ()), ((),))[0]
-
-
-def _as_points(p: N, x: Any, name: str) -> N:
-    array, names = split_operand(x)
-    if name in names:
+    name, points = find_coefficient_axis(p, axis), _as_named(x, p)
+    if name in points.names:
         raise ValueError(
             f"axis {name!r} of {format_shape(x)} is the axis of the coefficients {format_shape(p)}; `rename` one of "
             "them"
         )
-    return with_array(p, jnp.asarray(array), names)
+    return apply_gufunc(_evaluate_polynomials, (p, points), (name, ()), ((),))[0]
+
+
+def _as_named(x: Any, like: N) -> N:
+    """Returns a scalar or a named array as an array of the same class as another one."""
+    array, names = split_operand(x)
+    return with_array(like, jnp.asarray(array), names)
 
 
 def _evaluate_polynomials(p: Any, x: Any) -> Any:
-    return jnp.polyval(jnp.moveaxis(p, -1, 0), x)
+    return jnp.polyval(jnp.moveaxis(p, -1, 0), x)  # which broadcasts all axes of `p` but the first with `x`
 
 
 def polyder(p: N, m: int = 1, axis: AxisSelector | None = None) -> N:
@@ -283,9 +285,8 @@ def polyint(p: N, m: int = 1, k: Any = None, axis: AxisSelector | None = None) -
         Array([1., 2., 3.], dtype=float32)
     """
     name, order = find_coefficient_axis(p, axis), parse_count("m", m)
-    array, names = split_operand(0 if k is None else k)
-    constants = with_array(p, jnp.asarray(array), names)
-    if name in names:  # one constant for each integration
+    constants = _as_named(0 if k is None else k, p)
+    if name in constants.names:  # one constant for each integration
         if constants.axis_size(name) != order:
             raise ValueError(
                 f"{order} integrations need {order} constants along axis {name!r}, not {constants.axis_size(name)} "
@@ -351,7 +352,7 @@ def poly(zeros: N, axis: AxisSelector | None = None) -> N:
 
 
 def _compute_coefficients(zeros: Any) -> Any:
-    return jnp.atleast_1d(jnp.poly(zeros))
+    return jnp.atleast_1d(jnp.poly(zeros))  # without roots `jax.numpy.poly` returns a scalar
 
 
 def vander(x: N, new_axis: Axis, increasing: bool = False) -> N:
@@ -513,5 +514,5 @@ def _fit_points(*arrays: Any, deg: int, rcond: float | None, full: bool, cov: An
     results = jnp.polyfit(x, y, deg, rcond, full, *w, cov=cov)
     if full:
         coefficients, residuals, *diagnostics = results
-        return coefficients, residuals.reshape(()), *diagnostics
+        return coefficients, residuals.reshape(()), *diagnostics  # JAX returns the residual of one fit as a vector
     return results

@@ -137,7 +137,7 @@ def _quantize_int8(x: jax.Array, contracted: tuple[int, ...]) -> tuple[jax.Array
     """Returns integers, and their scales along the dimensions that are not contracted."""
     x = x.astype(jnp.float32)
     largest = jnp.max(jnp.abs(x), contracted, keepdims=True, initial=0)
-    scale = jnp.where(largest == 0, 1, largest / _BOUND)
+    scale = jnp.where(largest == 0, 1, largest / _BOUND)  # a vector of zeros is not divided by zero
     return jnp.clip(jnp.round(x / scale), -127, 127).astype(jnp.int8), scale
 
 
@@ -345,7 +345,7 @@ def _quantize_float8(x: jax.Array, history: jax.Array, dtype: Any) -> _Quantized
     """Returns a tensor in 8 bits with the scale of the steps before, and its largest magnitude in this step."""
     limit = float(jnp.finfo(dtype).max)
     largest = jnp.max(history).astype(jnp.float32)
-    scale = jnp.where(largest > 0, largest / limit, 1)
+    scale = jnp.where(largest > 0, largest / limit, 1)  # 1 in the first step
     values = jnp.clip(x.astype(jnp.float32) / scale, -limit, limit).astype(dtype)
     amax = jnp.max(jnp.abs(x), initial=0)
     # In `shard_map` each device has a part of the tensor, and the history is that of all parts.
@@ -370,6 +370,7 @@ def _multiply_float8(options: _Options, lhs: jax.Array, rhs: jax.Array, *histori
 def _multiply_float8_forward(
     options: _Options, lhs: jax.Array, rhs: jax.Array, *histories: jax.Array
 ) -> tuple[jax.Array, Any]:
+    # The third history is that of the gradient, for the backward pass.
     left = _quantize_float8(lhs, histories[0], options.dtype)
     right = _quantize_float8(rhs, histories[1], options.dtype)
     total = jax.lax.dot_general(
@@ -386,11 +387,13 @@ def _multiply_float8_forward(
 def _multiply_float8_backward(options: _Options, residuals: Any, gradient: jax.Array) -> tuple[jax.Array, ...]:
     left, right, histories = residuals
     out = _quantize_float8(gradient, histories[2], options.gradient_dtype)
+    # On NVIDIA GPUs, HIGHEST adds up exactly, without the fast accumulation of 8-bit products, as gradients need.
     precision = jax.lax.Precision.HIGHEST if options.precision is None else options.precision
     left_gradient, right_gradient = multiply_gradient(out.values, left.values, right.values, options.dims, precision)
     return (
         (left_gradient * (out.scale * right.scale)).astype(options.operand_dtype),
         (right_gradient * (out.scale * left.scale)).astype(options.operand_dtype),
+        # The "gradient" of a history is what `overwrite` puts in front of it.
         *(
             jnp.zeros_like(history).at[0].set(tensor.amax.astype(history.dtype))
             for history, tensor in zip(histories, (left, right, out), strict=True)

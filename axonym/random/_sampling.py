@@ -72,17 +72,13 @@ def draw_sample(
     """
     plain_key = as_plain_key(key)
     names, sizes = get_names_and_sizes(parse_axes(shape))
-    arrays: list[Any] = []
-    layouts: list[tuple[str, ParameterLayout | None]] = []
-    for parameter, value in parameters.items():
-        array, layout = _plan_parameter(value, cores.get(parameter, ()), names, sizes)
-        arrays.append(array)
-        layouts.append((parameter, layout))
+    planned = [_plan_parameter(value, cores.get(name, ()), names, sizes) for name, value in parameters.items()]
+    layouts = tuple((name, layout) for name, (_, layout) in zip(parameters, planned, strict=True))
     out_names = intern_names((*names, *(axis.name for axis in event)))
     check_unique_names(out_names)
-    static = (out_names, sizes, tuple(axis.size for axis in event), tuple(layouts), tuple(options.items()))
+    static = (out_names, sizes, tuple(axis.size for axis in event), layouts, tuple(options.items()))
     try:
-        return place_array(cached_jit(_draw_array, sample, *static)(plain_key, *arrays))
+        return place_array(cached_jit(_draw_array, sample, *static)(plain_key, *(array for array, _ in planned)))
     except TypeError:
         check_dtype(options.get("dtype"))  # says more about a wrong dtype than JAX does
         raise
@@ -121,6 +117,7 @@ def _plan_parameter(value: Any, core: Core, names: Names, sizes: tuple[int, ...]
             )
         )
     check_matching_sizes((batch_names, tuple(array.shape[dim] for dim in batch_dims)), (names, sizes))
+    # The axes along which draws are independent come first, in the order of the result, then the core axes.
     order = (*sorted(batch_dims, key=lambda dim: names.index(parameter_names[dim])), *core_dims)
     unit_dims = tuple(dim for dim, name in enumerate(names) if name not in batch_names)
     return array, ParameterLayout(order, unit_dims)

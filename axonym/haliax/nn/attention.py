@@ -14,8 +14,12 @@ from ...named._creation import arange, named
 from ...named._elementwise import _arithmetic
 from ...named._format import format_value
 from ...named._sharding import constrain_sharding
+from .._adapt import adapt
 from .._array import convert_result
 from .._operations import broadcast_axis, dot
+
+
+alibi_attention_bias = adapt(nn.alibi_bias)
 
 
 def causal_mask(QPos: Axis, KPos: Axis, q_start: Any = 0, k_start: Any = 0) -> Any:
@@ -169,17 +173,6 @@ def forgetful_causal_mask(KPos: Axis, mask_prob: float, sample_prob: bool = True
     probability = random.uniform(first, (), maxval=mask_prob) if sample_prob else named(mask_prob, ())
     is_kept = random.bernoulli(second, KPos, 1 - probability)
     return convert_result(is_kept | (arange(KPos) == 0))
-
-
-def alibi_attention_bias(Heads: Axis, KPos: Axis, bias_max: float = 8, dtype: Any = jnp.float32) -> Any:
-    """Returns the bias of ALiBi: key positions times a slope for each head (Press et al., 2021).
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.attention.alibi_attention_bias(*hax.make_axes(heads=1, k=2)).array
-        Array([[0.        , 0.00390625]], dtype=float32)
-    """
-    return convert_result(nn.alibi_bias(Heads, KPos, bias_max, dtype))
 
 
 def dropout_mask(axes: Any, dropout_rate: float, *, key: Any) -> Any:

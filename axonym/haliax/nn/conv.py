@@ -24,6 +24,7 @@ class _ConvBase(eqx.Module):
 
     @classmethod
     def _from_layer(cls, Spatial: AxisSelection, layer: Any) -> Any:
+        # Here the axes of the window have the names of the spatial axes, and the group that of the input channels.
         kernels = dict(zip(layer.weight.names[2:], layer.Spatial, strict=True))
         weight = convert_result(layer.weight.rename({layer.weight.names[1]: layer.In.name, **kernels}))
         options = {name: getattr(layer, name) for name in cls._options}

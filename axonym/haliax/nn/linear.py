@@ -60,6 +60,7 @@ class Linear(ModuleWithStateDictSerialization, mup.ReparamEnabled):
         reparam_cls: type[mup.AbstractLinearReparam] = mup.LinearStandardParam,
     ) -> "Linear":
         """Makes a layer with random weights, scaled by the parametrization."""
+        # `axonym.nn.Linear` divides by the root of the inputs, which the parametrization may or may not do.
         scale = init_scale * reparam_cls.init_scale(In, Out) * math.sqrt(mup.count_elements(In))
         layer = nn.Linear.init(In, Out, key=key, use_bias=use_bias, out_first=out_first, init_scale=scale)
         return Linear(convert_result(layer.weight), convert_result(layer.bias), In, Out, dot_general, reparam_cls)  # pyright: ignore[reportArgumentType]

@@ -11,8 +11,14 @@ from ...named._creation import named
 from ...named._elementwise._arithmetic import abs as compute_abs, maximum
 from ...named._elementwise._functions import exp, log1p
 from ...named._reduce._reductions import mean
+from .._adapt import adapt
 from ..core import FUNCTIONS
 from ..util import UNSPECIFIED
+
+
+cross_entropy_loss_and_log_normalizers = adapt(
+    nn.cross_entropy_loss_and_log_normalizers, "pred_y=logits target_y=targets"
+)
 
 
 def maybe_reduce_loss(
@@ -83,18 +89,6 @@ def cross_entropy_loss(
     """
     losses = nn.cross_entropy_loss(logits, Label, targets, reduction=None)
     return maybe_reduce_loss(losses, reduction, reduction_axis, where, weight)
-
-
-def cross_entropy_loss_and_log_normalizers(pred_y: Any, Label: AxisSelector, target_y: Any) -> tuple[Any, Any]:
-    """Returns the cross entropy of each example, and the logarithm of the sum of its exponentiated logits.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> logits, target = hax.zeros({"vocab": 4}), hax.nn.one_hot(0, hax.Axis("vocab", 4))
-        >>> [x.item() for x in hax.nn.cross_entropy_loss_and_log_normalizers(logits, "vocab", target)]
-        [1.386..., 1.386...]
-    """
-    return nn.cross_entropy_loss_and_log_normalizers(pred_y, Label, target_y)
 
 
 def binary_cross_entropy_loss(

@@ -64,6 +64,7 @@ class MLP(eqx.Module):
                 init_scale=init_scale,
             )
         )
+        # Layers of Haliax keep `In` and `Out` as they were given: the hidden ones are one `Axis` each.
         widths = [layer.Out[0] for layer in mlp.layers[:-1]]
         layers = tuple(
             Linear(layer.weight, layer.bias, In, Out, dot_general)

@@ -56,7 +56,7 @@ class MoELinear(eqx.Module):
         """Makes a layer with random weights."""
         options: Any = {"out_first": out_first, "init_scale": init_scale}
         layer = nn.MoELinear.init(Experts, In, Out, key=key, use_bias=use_bias, **options)
-        bias = None if layer.bias is None else layer.bias[Experts, 0]
+        bias = None if layer.bias is None else layer.bias[Experts, 0]  # all experts start with the same one, zero
         return MoELinear(convert_result(layer.weight), convert_result(bias), Experts, In, Out, use_gmm)  # pyright: ignore[reportArgumentType]
 
     @property

@@ -12,6 +12,7 @@ from ...nn._stack import call_layer
 from ...state_dict import stack_state_dict, unstack_state_dict
 from ...state_dict._from_state_dict import read_state_dict
 from ...state_dict._to_state_dict import flatten_modules, map_children, unflatten_modules
+from .._adapt import adapt
 from .._array import convert_result
 from .._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy, ScanCheckpointSpec as ScanCheckpointSpec
 
@@ -152,8 +153,7 @@ class _HaliaxLayers(Generic[M]):
         policy = ScanCheckpointPolicy._mk(gradient_checkpointing)
         policy = policy if prevent_cse is None else dataclasses.replace(policy, prevent_cse=prevent_cse)
         parent: Any = super()
-        make = parent.init(Block, module, gradient_checkpointing=policy)
-        return lambda *args, **kwargs: convert_result(make(*args, **kwargs))
+        return adapt(parent.init(Block, module, gradient_checkpointing=policy))
 
     @property
     def Layers(self) -> Axis:
@@ -176,7 +176,7 @@ class _HaliaxLayers(Generic[M]):
     def fold_via(self, fn: Callable[..., Any], *, unroll: Any = None) -> Callable[..., Any]:
         """Returns a function that folds `fn(layer, carry, *args)` over the layers."""
         parent: Any = super()
-        return _convert_results(parent.fold_via(fn, unroll=1 if unroll is None else unroll))
+        return adapt(parent.fold_via(fn, unroll=1 if unroll is None else unroll))
 
     def scan_via(self, fn: Callable[..., Any], *, unroll: Any = None) -> Callable[..., Any]:
         """Returns a function that scans `fn(layer, carry, *args)` over the layers."""
@@ -188,12 +188,12 @@ class _HaliaxLayers(Generic[M]):
                 raise ValueError("a layer applied by `scan` must return a pair: the next carry and an output")
             return returned
 
-        return _convert_results(parent.scan_via(call_step, unroll=1 if unroll is None else unroll))
+        return adapt(parent.scan_via(call_step, unroll=1 if unroll is None else unroll))
 
     def vmap_via(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function that applies `fn(layer, *args)` to each layer, and stacks the results."""
         parent: Any = super()
-        return _convert_results(parent.vmap_via(fn))
+        return adapt(parent.vmap_via(fn))
 
     def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
         """Returns the layers with the arrays of a state dict, in their dtype; keys without a field are ignored."""
@@ -233,7 +233,3 @@ class BlockSeq(_HaliaxLayers[M], nn.BlockSeq[M]):
         >>> layers.fold(hax.ones(Embed)).shape, len(layers.blocks)
         ({'embed': 4}, 3)
     """
-
-
-def _convert_results(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: convert_result(fn(*args, **kwargs))
