@@ -226,7 +226,13 @@ class BatchReader:
             return None
         named = batch if self._axes is None else self._axes.name_arrays(batch)
         arrays = _list_batch_arrays(named)
-        is_remainder = self._is_remainder([list(array.shape) for _, _, array in arrays])
+        sizes = [list(array.shape) for _, _, array in arrays]
+        self._full_sizes = self._full_sizes or sizes
+        is_remainder = any(
+            size < full
+            for shape, full_shape in zip(sizes, self._full_sizes, strict=False)
+            for size, full in zip(shape, full_shape, strict=False)
+        )
         if self._drop_remainder and is_remainder:
             return None
         try:
@@ -250,15 +256,6 @@ class BatchReader:
         self._source.set_state(state)
         self._full_sizes = sizes
         self._has_ended = False
-
-    def _is_remainder(self, sizes: list[list[int]]) -> bool:
-        """Returns whether a batch is shorter than the first one."""
-        self._full_sizes = self._full_sizes or sizes
-        return any(
-            size < full
-            for shape, full_shape in zip(sizes, self._full_sizes, strict=False)
-            for size, full in zip(shape, full_shape, strict=False)
-        )
 
     def _summarize_arrays(self, arrays: list[tuple[str, Names, Any]], placed: Any) -> dict[str, str]:
         """Returns what processes compare; raises a ValueError if an axis has another size than `axes` says."""
@@ -302,6 +299,7 @@ def place_global_rows(batch: Any, mapping: AxisMapping, mesh: Mesh) -> Any:
         parts = [jax.device_put(leaf[index], device) for device, index in places.items()]
         return jax.make_array_from_single_device_arrays(tuple(leaf.shape), sharding, parts)
 
+    # A sharding stands in place of a named array, and None in place of what is no array.
     return jax.tree.map(
         lambda sharding, part, part_paths: jax.tree.map(
             lambda leaf, path: place_leaf(leaf, sharding, path), part, part_paths

@@ -140,7 +140,9 @@ def einsum(
         raise TypeError("`einsum` takes no `_dot_general`; use `dot(x, y, axis=..., dot_general=...)`.")
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
     product = _multiply(drop_commas(equation), arrays, axis_aliases, options)
-    return product if out_sharding is None else with_array(product, jax.reshard(product.array, out_sharding))
+    if out_sharding is None:
+        return product
+    return with_array(product, jax.reshard(product.array, out_sharding))
 
 
 def _multiply(equation: str, arrays: tuple[Any, ...], axis_aliases: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -283,7 +285,7 @@ def take(array: Any, axis: AxisSelector, index: Any, **options: Any) -> Any:
 
 def _order_index_axes(x: Any, items: Any, result: Any) -> Any:
     """Returns the elements with the axes of the indices where Haliax, and NumPy, put them."""
-    pairs = list(items.items()) if isinstance(items, Mapping) else list(zip(items[::2], items[1::2], strict=True))
+    pairs = items.items() if isinstance(items, Mapping) else zip(items[::2], items[1::2], strict=True)
     index_names: list[tuple[str, ...]] = []
     index_sizes: list[int] = []
     indexed_dims: set[int] = set()
@@ -305,12 +307,12 @@ def _order_index_axes(x: Any, items: Any, result: Any) -> Any:
     order = index_names[index_sizes.index(max(index_sizes))]
     for names in index_names:
         order = (*(name for name in names if name not in order), *order)
-    kept_names = [name for name in result.names if name not in order]
+    other_names = [name for name in result.names if name not in order]
     first_dim, last_dim = min(indexed_dims), max(indexed_dims)
     # As in NumPy, new axes take the place of adjacent ones, and come first otherwise.
     is_adjacent = len(indexed_dims) == last_dim + 1 - first_dim
-    start = sum(name in kept_names for name in x.names[:first_dim]) if is_adjacent else 0
-    return _rearrange.rearrange(result, (*kept_names[:start], *order, *kept_names[start:]))
+    start = sum(name in other_names for name in x.names[:first_dim]) if is_adjacent else 0
+    return _rearrange.rearrange(result, (*other_names[:start], *order, *other_names[start:]))
 
 
 class At(NamedAt[Any]):
@@ -420,7 +422,10 @@ def flatten_all_axes_but(
         flat = _rearrange.rearrange(flat, (axis_name, ...))
 
     def unflatten(y: Any) -> Any:
-        y = _flatten.unflatten_axis(y, axis_name, merged) if merged else _broadcast.squeeze(y, axis_name)
+        if merged:
+            y = _flatten.unflatten_axis(y, axis_name, merged)
+        else:  # of size 1, added by `flatten_axes`
+            y = _broadcast.squeeze(y, axis_name)
         return _rearrange.rearrange(y, a.names) if set(y.names) == set(a.names) else y
 
     return flat, unflatten
@@ -493,7 +498,9 @@ def cumsum(a: Any, axis: AxisSelector | None = None, *, dtype: Any = None) -> An
         >>> hax.cumsum(hax.ones({"a": 3}), "a").array
         Array([1., 2., 3.], dtype=float32)
     """
-    return jnp.cumsum(a.array, dtype=dtype) if axis is None else _cumulative.cumsum(a, axis, dtype=dtype)
+    if axis is None:
+        return jnp.cumsum(a.array, dtype=dtype)
+    return _cumulative.cumsum(a, axis, dtype=dtype)
 
 
 def cumprod(a: Any, axis: AxisSelector | None = None, dtype: Any = None) -> Any:
@@ -504,7 +511,9 @@ def cumprod(a: Any, axis: AxisSelector | None = None, dtype: Any = None) -> Any:
         >>> hax.cumprod(hax.full({"a": 3}, 2.0), "a").array
         Array([2., 4., 8.], dtype=float32)
     """
-    return jnp.cumprod(a.array, dtype=dtype) if axis is None else _cumulative.cumprod(a, axis, dtype=dtype)
+    if axis is None:
+        return jnp.cumprod(a.array, dtype=dtype)
+    return _cumulative.cumprod(a, axis, dtype=dtype)
 
 
 def nancumprod(a: Any, axis: AxisSelector, dtype: Any = None) -> Any:

@@ -32,7 +32,7 @@ from .field import field as field
 from .types import NamedOrNumeric as NamedOrNumeric
 
 
-axonym: Any = importlib.import_module(__name__.partition(".")[0])
+_axonym: Any = importlib.import_module(__name__.partition(".")[0])
 
 # From the spelling of parameters, Haliax's before the "=" and Axonym's after it, to the functions that have it.
 _SPELLINGS = {
@@ -85,21 +85,21 @@ def _adapt_reduction(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def reduce_tree(x: Any, axis: Any = None, **options: Any) -> Any:
         if isinstance(x, dict | list | tuple):
-            return jax.tree.map(lambda leaf: fn(leaf, axis, **options), x, is_leaf=axonym.is_named_array)
+            return jax.tree.map(lambda leaf: fn(leaf, axis, **options), x, is_leaf=_axonym.is_named_array)
         return fn(x, axis, **options)
 
     return adapt(reduce_tree, "array=x")
 
 
 def _unwrap_scalar(result: Any) -> Any:
-    return result.array if axonym.is_named_array(result) else result
+    return result.array if _axonym.is_named_array(result) else result
 
 
 FUNCTIONS = {
-    **adapt_all(axonym, _SPELLINGS),
-    **{name: _adapt_reduction(getattr(axonym, name)) for name in _REDUCTIONS.split()},
+    **adapt_all(_axonym, _SPELLINGS),
+    **{name: _adapt_reduction(getattr(_axonym, name)) for name in _REDUCTIONS.split()},
     # In Haliax, comparisons of entire arrays are plain scalars.
-    **{name: adapt(getattr(axonym, name), convert=_unwrap_scalar) for name in _COMPARISONS.split()},
+    **{name: adapt(getattr(_axonym, name), convert=_unwrap_scalar) for name in _COMPARISONS.split()},
     **adapt_all(_operations, {"": _DIFFERENT}),
 }
 globals().update(FUNCTIONS)

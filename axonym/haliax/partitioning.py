@@ -161,4 +161,5 @@ def get_pspec_for_manual_mesh(axis: Any, mapping: Any = None, *, mesh: Any = Non
         True
     """
     spec = pspec_for_axis(axis, mapping)
-    return spec if all_mesh_axes_explicit(get_active_mesh() if mesh is None else mesh, spec) else None
+    mesh = get_active_mesh() if mesh is None else mesh
+    return spec if all_mesh_axes_explicit(mesh, spec) else None

@@ -83,7 +83,7 @@ class NamedRef(_named_ref.NamedRef):
     @property
     def shape(self) -> dict[str, int]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The sizes by name."""
-        return {axis.name: axis.size for axis in self.axes} if self.view else dict(super().shape.items())
+        return {axis.name: axis.size for axis in self.axes}
 
     @property
     def named_shape(self) -> dict[str, int]:
@@ -162,8 +162,9 @@ def _compose_index(name: str, outer: Any, inner: Any) -> Any:
     if isinstance(inner, range | dslice):
         stride, count = (inner.step, len(inner)) if isinstance(inner, range) else (1, inner.length)
         start = outer.start + step * inner.start
-        # A `dslice` has no step; positions of elements stand for it.
-        return dslice(start, count) if step * stride == 1 else start + step * stride * jnp.arange(count)
+        if step * stride == 1:
+            return dslice(start, count)
+        return start + step * stride * jnp.arange(count)  # a `dslice` has no step
     if isinstance(inner, list):
         return [_compose_index(name, outer, int(position)) for position in inner]
     return outer.start + step * jax.tree.map(lambda x: jnp.where(x < 0, x + length, x), inner)

@@ -60,7 +60,9 @@ def wrap_elemwise_unary(f: Callable[..., Any], a: Any, *args: Any, **kwargs: Any
         >>> hax.wrap_elemwise_unary(jnp.exp, hax.zeros({"i": 2})).array
         Array([1., 1.], dtype=float32)
     """
-    return with_array(a, f(a.array, *args, **kwargs)) if isinstance(a, NamedBase) else f(a, *args, **kwargs)
+    if not isinstance(a, NamedBase):
+        return f(a, *args, **kwargs)
+    return with_array(a, f(a.array, *args, **kwargs))
 
 
 def wrap_elemwise_binary(op: Callable[..., Any]) -> Callable[..., Any]:

@@ -395,8 +395,10 @@ def _summarize_leaf(leaf: Any, leaf_info: LeafInfo, planned: _GlobalArray | None
     """Returns what the others need to know of a leaf, as JSON; None if it is not an array."""
     if planned is None:
         return None
-    data = _read_key_data(leaf) if is_random_key(leaf) else leaf
-    content = b"" if isinstance(leaf, jax.ShapeDtypeStruct) else np.ascontiguousarray(np.asarray(data)).tobytes()
+    content = b""
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        data = _read_key_data(leaf) if is_random_key(leaf) else np.asarray(leaf)
+        content = data.tobytes()
     names, sharding = leaf_info.names_of(leaf.shape) or (), planned.sharding
     return {
         "path": keystr(leaf_info.path),

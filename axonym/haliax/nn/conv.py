@@ -19,6 +19,9 @@ class _ConvBase(eqx.Module):
     Out: Axis = eqx.field(static=True)
     weight: NamedArray
     bias: NamedArray | None
+    kernel_size: tuple[int, ...] = eqx.field(static=True)
+    stride: tuple[int, ...] = eqx.field(static=True)
+    padding: Any = eqx.field(static=True)
     _kind: ClassVar[Any]
     _options: ClassVar[tuple[str, ...]] = ("In", "Out", "kernel_size", "stride", "padding", "dilation", "groups")
 
@@ -65,9 +68,6 @@ class Conv(_ConvBase):
         ({'channels': 16, 'rgb': 3, 'height': 3}, {'height': 6, 'channels': 16})
     """
 
-    kernel_size: tuple[int, ...] = eqx.field(static=True)
-    stride: tuple[int, ...] = eqx.field(static=True)
-    padding: Any = eqx.field(static=True)
     dilation: tuple[int, ...] = eqx.field(static=True)
     groups: int = eqx.field(static=True)
     _kind = nn.Conv
@@ -118,9 +118,6 @@ class ConvTranspose(_ConvBase):
         {'height': 8, 'rgb': 3}
     """
 
-    kernel_size: tuple[int, ...] = eqx.field(static=True)
-    stride: tuple[int, ...] = eqx.field(static=True)
-    padding: Any = eqx.field(static=True)
     output_padding: tuple[int, ...] = eqx.field(static=True)
     dilation: tuple[int, ...] = eqx.field(static=True)
     groups: int = eqx.field(static=True)

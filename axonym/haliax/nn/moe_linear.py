@@ -71,4 +71,6 @@ class MoELinear(eqx.Module):
         experts = parse_one_axis(self.Experts)
         layer = nn.MoELinear(self.weight, None, experts, parse_axes(self.In), parse_axes(self.Out))
         product: Any = convert_result(layer(inputs, group_sizes))
-        return product if self.bias is None else constrain_sharding(product + gather_parameter(self.bias))
+        if self.bias is None:
+            return product
+        return constrain_sharding(product + gather_parameter(self.bias))
