@@ -83,6 +83,8 @@ class NamedRef(_named_ref.NamedRef):
     @property
     def shape(self) -> dict[str, int]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The sizes by name."""
+        if not self.view:
+            return dict(super().shape.items())
         return {axis.name: axis.size for axis in self.axes}
 
     @property
