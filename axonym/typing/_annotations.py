@@ -6,6 +6,8 @@ size in all arguments, as in jaxtyping's own annotations.
 
 from typing import Any
 
+import jaxtyping
+
 from ..named._array import NamedArray
 from ..named._axis import Names
 from ..named._base import NamedBase
@@ -63,9 +65,57 @@ class DtypeAnnotation:
         return f"axonym.typing.{self._name}"
 
 
-class NamedAnnotation(DtypeAnnotation):
+class _NamedAnnotation(DtypeAnnotation):
     """Annotation of arrays of any dtype, in which the array class may be omitted."""
 
     def __getitem__(self, item: Any) -> Any:
         with_class = isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], type)
         return super().__getitem__(item if with_class else (NamedArray, item))
+
+
+Named = _NamedAnnotation("Named", jaxtyping.Shaped)
+"""Arrays of any dtype with the given axes: `Named["batch embed ..."]`."""
+Shaped = DtypeAnnotation("Shaped", jaxtyping.Shaped)
+"""Arrays of any dtype, as `Named`, with the array class: `Shaped[NamedArray, "batch"]`."""
+Bool = DtypeAnnotation("Bool", jaxtyping.Bool)
+"""Arrays of booleans."""
+Int = DtypeAnnotation("Int", jaxtyping.Int)
+"""Arrays of signed integers."""
+UInt = DtypeAnnotation("UInt", jaxtyping.UInt)
+"""Arrays of unsigned integers."""
+Float = DtypeAnnotation("Float", jaxtyping.Float)
+"""Arrays of floats."""
+Complex = DtypeAnnotation("Complex", jaxtyping.Complex)
+"""Arrays of complex numbers."""
+Inexact = DtypeAnnotation("Inexact", jaxtyping.Inexact)
+"""Arrays of floats or complex numbers."""
+Num = DtypeAnnotation("Num", jaxtyping.Num)
+"""Arrays of any numbers."""
+bf16 = DtypeAnnotation("bf16", jaxtyping.BFloat16)
+"""Arrays of 16-bit brain floats."""
+f16 = DtypeAnnotation("f16", jaxtyping.Float16)
+"""Arrays of 16-bit floats."""
+f32 = DtypeAnnotation("f32", jaxtyping.Float32)
+"""Arrays of 32-bit floats."""
+f64 = DtypeAnnotation("f64", jaxtyping.Float64)
+"""Arrays of 64-bit floats."""
+c64 = DtypeAnnotation("c64", jaxtyping.Complex64)
+"""Arrays of 64-bit complex numbers."""
+c128 = DtypeAnnotation("c128", jaxtyping.Complex128)
+"""Arrays of 128-bit complex numbers."""
+i8 = DtypeAnnotation("i8", jaxtyping.Int8)
+"""Arrays of 8-bit integers."""
+i16 = DtypeAnnotation("i16", jaxtyping.Int16)
+"""Arrays of 16-bit integers."""
+i32 = DtypeAnnotation("i32", jaxtyping.Int32)
+"""Arrays of 32-bit integers."""
+i64 = DtypeAnnotation("i64", jaxtyping.Int64)
+"""Arrays of 64-bit integers."""
+u8 = DtypeAnnotation("u8", jaxtyping.UInt8)
+"""Arrays of 8-bit unsigned integers."""
+u16 = DtypeAnnotation("u16", jaxtyping.UInt16)
+"""Arrays of 16-bit unsigned integers."""
+u32 = DtypeAnnotation("u32", jaxtyping.UInt32)
+"""Arrays of 32-bit unsigned integers."""
+u64 = DtypeAnnotation("u64", jaxtyping.UInt64)
+"""Arrays of 64-bit unsigned integers."""
