@@ -42,8 +42,8 @@ def align_axes(array: Any, names: Names, target: Names) -> Any:
     return jnp.expand_dims(array, tuple(dim for dim, name in enumerate(target) if name not in names))
 
 
-def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> None:
-    """Raises a ValueError if one name has two sizes."""
+def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> dict[str, int]:
+    """Returns the size of each name of the operands; raises a ValueError if one name has two sizes."""
     known_sizes: dict[str, int] = {}
     for names, sizes in operands:
         check_rank(names, sizes)
@@ -53,6 +53,7 @@ def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> None:
                 raise strip_library_frames(
                     ValueError(f"axis {name!r} has size {known_sizes[name]} and size {size} in {text}")
                 )
+    return known_sizes
 
 
 def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], widest: Names) -> ValueError:
@@ -185,21 +186,17 @@ def apply_unary(fn: Callable[..., Any], x: Any) -> Any:
 
 def apply_binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
     """Applies an elementwise function of two operands, each of which may be named."""
-    if isinstance(x, NamedBase):
+    if not isinstance(x, NamedBase):
         if isinstance(y, NamedBase):
-            return _apply_binary_named(fn, x, y)
+            return with_array(y, fn(check_scalar(x), get_array(y)))
+        try:
+            return fn(x, y)
+        except TypeError:
+            _check_array_like(x)
+            _check_array_like(y)
+            raise
+    if not isinstance(y, NamedBase):
         return with_array(x, fn(get_array(x), check_scalar(y)))
-    if isinstance(y, NamedBase):
-        return with_array(y, fn(check_scalar(x), get_array(y)))
-    try:
-        return fn(x, y)
-    except TypeError:
-        _check_array_like(x)
-        _check_array_like(y)
-        raise
-
-
-def _apply_binary_named(fn: Callable[..., Any], x: N, y: N) -> N:
     x_array, y_array, names = x.array, y.array, x.names
     x_sizes, y_sizes = x_array.shape, y_array.shape
     # Operands with the same axes need no plan.
@@ -216,27 +213,20 @@ def _apply_binary_named(fn: Callable[..., Any], x: N, y: N) -> N:
 
 def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
     """Applies an elementwise function of any number of operands, named or scalar."""
-    arrays, shapes = [], []
-    template = None  # the first named operand, whose class the result has
+    named = [x for x in operands if isinstance(x, NamedBase)]
+    if not named:
+        return fn(*operands)
+    arrays: list[Any] = []
+    shapes: list[tuple[Names, tuple[int, ...]]] = []
     for x in operands:
         if isinstance(x, NamedBase):
-            template = x if template is None else template
             arrays.append(x.array)
             shapes.append((x.names, x.array.shape))
         else:
-            arrays.append(x)
-            shapes.append(_NO_AXES)
-    if template is None:
-        return fn(*operands)
-    if _NO_AXES in shapes:
-        for x in operands:
-            if not isinstance(x, NamedBase):
-                check_scalar(x)
+            arrays.append(check_scalar(x))
+            shapes.append(((), ()))
     call, names = plan_broadcast(fn, *shapes)
-    return with_array(template, call(*arrays), names)
-
-
-_NO_AXES: tuple[Names, tuple[int, ...]] = ((), ())
+    return with_array(named[0], call(*arrays), names)
 
 
 @cached_plan

@@ -207,10 +207,9 @@ def _plan_contraction(
 ) -> tuple[Names, Names]:
     """Returns the names summed over, and the names of the result in order."""
     summed = _find_summed(operands, shapes, axis)
-    check_matching_sizes(*zip(operands, shapes, strict=True))
+    sizes = check_matching_sizes(*zip(operands, shapes, strict=True))
     names = get_natural_order(operands, summed)
     if out_axes is not None:
-        sizes = {name: size for axes in map(zip, operands, shapes) for name, size in axes}
         names = complete_order(names, tuple(sizes[name] for name in names), out_axes)
     return summed, intern_names(names)
 

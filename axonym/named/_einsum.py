@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from ._axis import AxisSelector, Names, check_rank, intern_names
+from ._axis import AxisSelector, Names, intern_names
 from ._base import N, check_named
 from ._broadcasting import check_matching_sizes
 from ._cache import cached_plan
 from ._dot import contract_axes, get_natural_order
 from ._format import format_axes, format_value, suggest_name
-from ._pattern_parser import REST, Alias, Binding, Expression, Fault, Side, check_aliases, explain_fault, parse_pattern
+from ._pattern_parser import REST, Alias, Binding, Expression, Fault, check_aliases, explain_fault, parse_pattern
 
 
 def einsum(
@@ -81,16 +81,18 @@ def _plan_einsum(
 ) -> tuple[Names, Names]:
     """Returns the names summed over, and the names of the result in order."""
     expression = parse_pattern(equation)
-    for names, sizes in zip(operands, shapes, strict=True):
-        check_rank(names, sizes)
-    text = " and ".join(format_axes(names, sizes) for names, sizes in zip(operands, shapes, strict=True))
+    pairs = [*zip(operands, shapes, strict=True)]
+    sizes = check_matching_sizes(*pairs)
+    text = " and ".join(format_axes(*pair) for pair in pairs)
     with explain_fault(equation, f"cannot contract {text}"):
         _check_equation(expression, len(operands))
         binding = Binding(expression, aliases)
-        unmentioned = _find_unmentioned(expression, binding, operands, shapes)
-        sizes = {name: size for axes in map(zip, operands, shapes) for name, size in axes}
+        if _is_shared(expression):
+            pairs = [(tuple(sizes), tuple(sizes.values()))]
+        for side, pair in zip(expression.operands, pairs, strict=False):  # there may be no operands in the equation
+            binding.match_axes(side, *pair)
+        unmentioned = tuple(name for name in get_natural_order(operands, ()) if name not in binding.axes.values())
         names = _order_result_names(expression, binding, sizes, unmentioned)
-    check_matching_sizes(*zip(operands, shapes, strict=True))
     return tuple(name for name in sizes if name not in names), intern_names(names)
 
 
@@ -115,30 +117,8 @@ def _is_shared(expression: Expression) -> bool:
     return len(expression.operands) == 1 and not expression.operands[0].ordered
 
 
-def _find_unmentioned(
-    expression: Expression, binding: Binding, operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...]
-) -> Names:
-    """Returns the axes that no operand mentions, in the order of `dot`."""
-    if _is_shared(expression):
-        _bind_shared_side(expression.operands[0], binding, operands, shapes)
-    else:
-        for side, names, sizes in zip(expression.operands, operands, shapes, strict=False):
-            binding.match_axes(side, names, sizes)
-    return tuple(name for name in get_natural_order(operands, ()) if name not in binding.axes.values())
-
-
-def _bind_shared_side(
-    side: Side, binding: Binding, operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...]
-) -> None:
-    """Binds the axes in one pair of braces, which some operand must have."""
-    sizes = {name: size for axes in map(zip, operands, shapes) for name, size in axes}
-    for term in side.terms:
-        if term.name != REST:
-            binding.bind(term, tuple(sizes)[binding.find_axis(term, tuple(sizes), tuple(sizes.values()))])
-            binding.check_size(term, sizes[binding.get_name(term.name)])
-
-
 def _order_result_names(expression: Expression, binding: Binding, sizes: dict[str, int], unmentioned: Names) -> Names:
+    """Returns the names of the result, with the axes that no operand mentions in place of `...`."""
     result = expression.result
     stated: list[str] = []
     for term in result.terms:

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 
 from ._arguments import check_callable
-from ._base import NamedBase, format_shape
+from ._base import NamedBase, format_shape, get_plain_array
 from ._format import format_value
 from ._named_call import enter_scope
 from ._traceback import hide_library_frames, strip_library_frames
@@ -57,7 +57,14 @@ def value_and_grad(
             # JAX has rebuilt the arguments, so modules in them get their paths anew; see `named_call`.
             with enter_scope("", None, (*arguments, *kwargs.values())):
                 returned = call_fn(*arguments, **kwargs)
-            return _as_plain_scalar(_drop_aux(returned) if has_aux else returned), returned
+            value = returned
+            if has_aux:
+                if not isinstance(returned, tuple) or len(returned) != 2:
+                    raise strip_library_frames(
+                        TypeError("A function with `has_aux=True` must return a pair: its value and auxiliary data.")
+                    )
+                value = returned[0]
+            return _as_plain_scalar(value), returned
 
         variables = tuple(variable for variable, _ in partitions)
         try:
@@ -123,16 +130,9 @@ def _partition_argument(index: int, argument: Any) -> tuple[Any, Any]:
     return variable, constants
 
 
-def _drop_aux(returned: Any) -> Any:
-    if not isinstance(returned, tuple) or len(returned) != 2:
-        raise strip_library_frames(
-            TypeError("A function with `has_aux=True` must return a pair: its value and auxiliary data.")
-        )
-    return returned[0]
-
-
 def _as_plain_scalar(value: Any) -> Any:
-    array = value.array if isinstance(value, NamedBase) else value
+    """Returns the plain array or number of a loss, after checking that it is a scalar."""
+    array = get_plain_array(value)
     if isinstance(array, tuple):
         raise strip_library_frames(
             TypeError(

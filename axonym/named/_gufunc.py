@@ -4,7 +4,6 @@ Core axes are given by name and moved to the end, in the order given. All other 
 name and come first, and the function has to accept them.
 """
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
@@ -76,21 +75,16 @@ def _plan_gufunc(
     options: tuple[tuple[str, Hashable], ...],
 ) -> tuple[Callable[..., Any], tuple[Names, ...]]:
     """Returns the compiled function of plain arrays, and the names of its results."""
-    core_names, loop, results = _split_core_and_loop(operands, cores, outs)
-    names = tuple(names for names, _ in operands)
-    call = functools.partial(_call_gufunc, fn, dict(options), names, core_names, loop, results)
-    return jit_inline(call), results
-
-
-def _split_core_and_loop(
-    operands: tuple[Operand, ...], cores: tuple[tuple[AxisSelector, ...], ...], outs: tuple[Names, ...]
-) -> tuple[tuple[Names, ...], Names, tuple[Names, ...]]:
-    """Returns the core names of each operand, the loop names, and all names of each result."""
-    dims = [find_axes(names, sizes, core) for (names, sizes), core in zip(operands, cores, strict=True)]
-    loop = broadcast_names(*(_drop_dims(operand, core) for operand, core in zip(operands, dims, strict=True)))
-    core_names = tuple(tuple(names[dim] for dim in core) for (names, _), core in zip(operands, dims, strict=True))
-    for (names, sizes), core in zip(operands, core_names, strict=True):
-        if shared_names := set(core) & set(loop):
+    loops: list[Operand] = []
+    orders: list[tuple[Names, Names]] = []  # of each operand: its names, and the names that its core axes have
+    for (names, sizes), core in zip(operands, cores, strict=True):
+        dims = find_axes(names, sizes, core)
+        loop_dims = [dim for dim in range(len(names)) if dim not in dims]
+        loops.append((tuple(names[dim] for dim in loop_dims), tuple(sizes[dim] for dim in loop_dims)))
+        orders.append((names, tuple(names[dim] for dim in dims)))
+    loop = broadcast_names(*loops)
+    for (names, sizes), (_, core_names) in zip(operands, orders, strict=True):
+        if shared_names := set(core_names) & set(loop):
             raise ValueError(
                 f"axis {min(shared_names)!r} of {format_axes(names, sizes)} is a core axis here and a loop axis of "
                 "another array; `rename` it"
@@ -98,33 +92,18 @@ def _split_core_and_loop(
     results = tuple(intern_names((*loop, *out)) for out in outs)
     for names in results:
         check_unique_names(names)
-    return core_names, loop, results
-
-
-def _drop_dims(operand: Operand, dims: tuple[int, ...]) -> Operand:
-    names, sizes = operand
-    loop_dims = [dim for dim in range(len(names)) if dim not in dims]
-    return tuple(names[dim] for dim in loop_dims), tuple(sizes[dim] for dim in loop_dims)
-
-
-def _call_gufunc(
-    fn: Callable[..., Any],
-    options: dict[str, Hashable],
-    operands: tuple[Names, ...],
-    cores: tuple[Names, ...],
-    loop: Names,
-    results: tuple[Names, ...],
-    *inputs: Any,
-) -> tuple[Any, ...]:
-    arrays = [align_axes(x, names, (*loop, *core)) for x, names, core in zip(inputs, operands, cores, strict=True)]
+    # An operand without names may be a number.
+    aligned = [(*loop, *("" for _ in core_names)) if names else () for names, core_names in orders]
 
     def call_fn(*arrays: Any) -> tuple[Any, ...]:
-        returned = fn(*arrays, **options)
+        returned = fn(*arrays, **dict(options))
         return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
 
-    # Most of these functions have no sharding rule for an Explicit mesh; the compiler has one for all of them. Results
-    # are first whole along core axes, since XLA computes some functions wrongly along an axis that is sharded.
-    # An operand without names may be a number.
-    aligned = [(*loop, *("" for _ in core)) if names else () for names, core in zip(operands, cores, strict=True)]
-    returned = run_operation(call_fn, aligned, [loop] * len(results), *arrays, by_compiler=True)
-    return tuple(reshard_by_name(array, names) for array, names in zip(returned, results, strict=True))
+    def call_gufunc(*inputs: Any) -> tuple[Any, ...]:
+        arrays = [align_axes(x, names, (*loop, *core)) for x, (names, core) in zip(inputs, orders, strict=True)]
+        # Most of these functions have no sharding rule for an Explicit mesh; the compiler has one for all of them.
+        # Results are first whole along core axes, since XLA computes some functions wrongly along a sharded axis.
+        returned = run_operation(call_fn, aligned, [loop] * len(results), *arrays, by_compiler=True)
+        return tuple(reshard_by_name(array, names) for array, names in zip(returned, results, strict=True))
+
+    return jit_inline(call_gufunc), results

@@ -35,7 +35,7 @@ def tril(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
         Array([[1., 0., 0.],
                [1., 1., 0.]], dtype=float32)
     """
-    return _apply_triangle(x, (axis1, axis2), k if type(k) is int else check_integer("tril: `k`", k), True)
+    return _apply_triangle("tril", x, (axis1, axis2), k)
 
 
 def triu(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
@@ -53,13 +53,14 @@ def triu(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
         Array([[0., 1., 1.],
                [0., 0., 1.]], dtype=float32)
     """
-    return _apply_triangle(x, (axis1, axis2), k if type(k) is int else check_integer("triu: `k`", k), False)
+    return _apply_triangle("triu", x, (axis1, axis2), k)
 
 
-def _apply_triangle(x: N, axes: tuple[AxisSelector, AxisSelector], k: int, lower: bool) -> N:
+def _apply_triangle(function: str, x: N, axes: tuple[AxisSelector, AxisSelector], k: int) -> N:
+    k = check_integer(f"{function}: `k`", k)
     check_named(x)
     dims = find_axes(x.names, x.array.shape, axes)
-    return with_array(x, cached_jit(_mask_triangle, x.names, dims, k, lower)(x.array))
+    return with_array(x, cached_jit(_mask_triangle, x.names, dims, k, function == "tril")(x.array))
 
 
 def _mask_triangle(names: Names, dims: tuple[int, int], k: int, lower: bool, array: Any) -> Any:
@@ -156,6 +157,7 @@ def diag(x: N, axis: AxisSelector, other: AxisSelector, *, k: int = 0) -> N:
 
 
 def _compute_diag(array: Any, *, k: int) -> Any:
+    # Diagonal k begins in column k of the first row, or in row -k of the first column.
     padding = [(0, 0)] * (array.ndim - 1) + [(max(-k, 0), max(k, 0))]
     rows = jnp.pad(array, padding)[..., None]
     size = rows.shape[-2]

@@ -92,16 +92,7 @@ class NamedRef:
             self[...] = At(_read_all(self), items).set(value)
 
 
-def _unflatten_ref(names: Names, children: Any) -> NamedRef:
-    return NamedRef(children[0], names)
-
-
-jax.tree_util.register_pytree_with_keys(
-    NamedRef,
-    lambda x: (((jax.tree_util.GetAttrKey("ref"), x.ref),), x.names),
-    _unflatten_ref,
-    lambda x: ((x.ref,), x.names),
-)
+jax.tree_util.register_dataclass(NamedRef, data_fields=["ref"], meta_fields=["names"])
 
 
 def new_ref(value: NamedArray, *, memory_space: Any = None, kind: str | None = None) -> NamedRef:
@@ -229,7 +220,7 @@ def _plan_ref_index(ref: NamedRef, idx: Any) -> tuple[IndexPlan, Any]:
     check_index_range(outline, plan, arrays)
     if not parts:
         return plan, ...
-    # `jax.ref` takes integers and slices that go forward.
+    # `jax.ref` takes integers and slices that go forward, and only of arrays that are not sharded.
     is_supported = all(kind == "scalar" or (kind == "slice" and (detail[2] or 1) > 0) for _, kind, detail, _ in parts)
     if not is_supported or _is_ref_sharded(ref):
         return plan, None

@@ -329,10 +329,10 @@ class Binding:
     def match_axes(self, side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
         """Returns the term of an operand for each axis that has one, by position."""
         if side.ordered:
-            terms = _match_by_position(side, names, sizes)
+            pairs = _match_by_position(side, names, sizes)
         else:
-            terms = {self.find_axis(term, names, sizes): term for term in side.terms if term.name != REST}
-        for dim, term in terms.items():
+            pairs = [(self.find_axis(term, names, sizes), term) for term in side.terms if term.name != REST]
+        for dim, term in pairs:
             if not term.name:
                 continue
             # Without an alias, a term that has the name of another axis is more likely a mistake than a new identifier.
@@ -345,7 +345,7 @@ class Binding:
                 )
             self.bind(term, names[dim])
             self.check_size(term, sizes[dim])
-        return terms
+        return dict(pairs)
 
     def find_axis(self, term: Term, names: Names, sizes: Sequence[int] | None) -> int:
         """Returns the position of the axis that an identifier refers to."""
@@ -358,18 +358,17 @@ class Binding:
 _NO_ALIAS = Alias(None, None)
 
 
-def _match_by_position(side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
+def _match_by_position(side: Side, names: Names, sizes: Sequence[int]) -> list[tuple[int, Term]]:
+    """Returns the terms of an operand without braces, each with the position of its axis."""
     ellipsis = next((index for index, term in enumerate(side.terms) if term.name == REST), None)
     term_count = len(side.terms) - (ellipsis is not None)
     if term_count > len(names) or (ellipsis is None and term_count < len(names)):
         hint = "; write '...' for the others" if term_count < len(names) else ""
         raise Fault(side.at, f"{format_axes(names, sizes)} has {len(names)} axes, {term_count} are given here{hint}")
     if ellipsis is None:
-        return dict(enumerate(side.terms))
-    terms = dict(enumerate(side.terms[:ellipsis]))
+        return [*enumerate(side.terms)]
     last_terms = side.terms[ellipsis + 1 :]
-    terms.update(enumerate(last_terms, len(names) - len(last_terms)))
-    return terms
+    return [*enumerate(side.terms[:ellipsis]), *enumerate(last_terms, len(names) - len(last_terms))]
 
 
 AxisDescription: TypeAlias = str | Sequence[AxisSelector | EllipsisType] | AbstractSet[AxisSelector | EllipsisType]

@@ -66,10 +66,16 @@ def format_array_short(x: NamedBase) -> Any:
     wl = importlib.import_module("wadler_lindig")  # which calls `__pdoc__`, and comes with Equinox
     if not _has_named_shape(x):
         return wl.TextDoc(format_array(x))
-    kind = None if isinstance(x.array, jax.Array) else _format_kind(x.array)
-    axes = zip(x.names, x.array.shape, map(get_entry_axes, _get_spec_entries(x.array)), strict=True)
-    text = ", ".join(f"{name}: {size}{_format_short_spec(mesh_axes)}" for name, size, mesh_axes in axes)
-    return wl.array_summary((text,), str(x.dtype), kind)
+    kind = None
+    if not isinstance(x.array, jax.Array):
+        kind = "numpy" if isinstance(x.array, np.ndarray) else type(x.array).__name__
+    texts = []
+    for name, size, entry in zip(x.names, x.array.shape, _get_spec_entries(x.array), strict=True):
+        text = f"{name}: {size}"
+        if mesh_axes := ",".join(get_entry_axes(entry)):  # as JAX shows them in types: `@data`, `@(data,model)`
+            text += f"@({mesh_axes})" if "," in mesh_axes else f"@{mesh_axes}"
+        texts.append(text)
+    return wl.array_summary((", ".join(texts),), str(x.dtype), kind)
 
 
 def format_array_html(x: NamedBase) -> str:
@@ -78,7 +84,8 @@ def format_array_html(x: NamedBase) -> str:
         return f'<code style="{_FONT}">{html.escape(format_array(x))}</code>'
     entries = _get_spec_entries(x.array)
     titles = ("axis", "size", "mesh axes")[: 3 if any(entries) else 2]
-    axes = zip(x.names, map(str, x.array.shape), map(_join_mesh_axes, entries), strict=True)
+    mesh_axes = [", ".join(get_entry_axes(entry)) for entry in entries]
+    axes = zip(x.names, map(str, x.array.shape), mesh_axes, strict=True)
     rows = "".join([_format_row(titles, "th"), *(_format_row(axis[: len(titles)], "td") for axis in axes)])
     # Each element has its style, because the style sheets of notebooks align cells and wrap lines in their own way.
     caption = f"{type(x).__name__}, {x.dtype}, {_format_bytes(x.nbytes)}"
@@ -86,11 +93,6 @@ def format_array_html(x: NamedBase) -> str:
     values = html.escape(_format_contents(x.array).replace("\n  ", "\n"))
     values = f'<pre style="{_FONT};margin:6px 0;white-space:pre">{values}</pre>'
     return f'<div style="overflow-x:auto">{table}{values}</div>'
-
-
-def _format_short_spec(mesh_axes: tuple[str, ...]) -> str:
-    """Formats the mesh axes of an axis as JAX does in types: `@data`, `@(data,model)`."""
-    return f"@({','.join(mesh_axes)})" if len(mesh_axes) > 1 else "".join(f"@{name}" for name in mesh_axes)
 
 
 _FONT = "font-family:monospace"  # columns of numbers, also where a style sheet gives all elements its own font
@@ -109,10 +111,6 @@ def _format_bytes(number: int) -> str:
     return f"{number / 1024**exponent:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[exponent]}"
 
 
-def _join_mesh_axes(entry: Any) -> str:
-    return ", ".join(get_entry_axes(entry))
-
-
 def _has_named_shape(x: NamedBase) -> bool:
     return len(getattr(x.array, "shape", ())) == len(x.names) and hasattr(x.array, "dtype")
 
@@ -127,10 +125,6 @@ def _get_spec_entries(array: Any) -> tuple[Any, ...]:
     """Returns the entry of each axis in the spec of an array, None for axes that are not sharded."""
     spec = _get_spec(array)
     return (*spec, *(None,) * (len(array.shape) - len(spec)))
-
-
-def _format_kind(array: Any) -> str:
-    return "numpy" if isinstance(array, np.ndarray) else type(array).__name__
 
 
 def _format_contents(array: Any) -> str:

@@ -1,6 +1,7 @@
 """Searching, interpolation, sets and histograms."""
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import compress
 from typing import Any, Generic, NamedTuple, overload
 
 import jax
@@ -301,22 +302,16 @@ def unique(
     """
     check_named(x)
     Unique = parse_one_axis(Unique)
-    new_names = (Unique.name,)
+    new_names: Names = (Unique.name,)
     if axis is None:
         dim, value_names, inverse_names = None, new_names, x.names
     else:
         dim = find_axis(x.names, x.array.shape, axis)
         value_names = (*x.names[:dim], Unique.name, *x.names[dim + 1 :])
         inverse_names = (x.names[dim],)
-    outs = [value_names]
-    if return_index:
-        outs.append(new_names)
-    if return_inverse:
-        outs.append(inverse_names)
-    if return_counts:
-        outs.append(new_names)
     flags = (bool(return_index), bool(return_inverse), bool(return_counts))
-    results = _apply_unique(jnp.unique, x, fill_value, tuple(outs), Unique, flags=flags, axis=dim, equal_nan=equal_nan)
+    outs = (value_names, *compress((new_names, inverse_names, new_names), flags))
+    results = _apply_unique(jnp.unique, x, Unique, fill_value, outs, flags=flags, axis=dim, equal_nan=equal_nan)
     return results if any(flags) else results[0]
 
 
@@ -339,9 +334,7 @@ def unique_values(x: N, Unique: Axis, *, fill_value: Any = None) -> N:
         >>> nym.unique_values(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 4))
         NamedArray(int32, value: 4, [1, 2, 3, 1])
     """
-    Unique = parse_one_axis(Unique)
-    new_names = (Unique.name,)
-    return _apply_unique(jnp.unique_values, x, fill_value, (new_names,), Unique)[0]
+    return _apply_unique_by_field(jnp.unique_values, ("values",), x, Unique, fill_value)[0]
 
 
 def unique_counts(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueCounts[N]:
@@ -357,9 +350,7 @@ def unique_counts(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueCounts
         >>> nym.unique_counts(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).counts
         NamedArray(int32, value: 3, [1, 1, 2])
     """
-    Unique = parse_one_axis(Unique)
-    new_names = (Unique.name,)
-    return UniqueCounts(*_apply_unique(jnp.unique_counts, x, fill_value, (new_names, new_names), Unique))
+    return UniqueCounts(*_apply_unique_by_field(jnp.unique_counts, UniqueCounts._fields, x, Unique, fill_value))
 
 
 def unique_inverse(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueInverse[N]:
@@ -375,10 +366,7 @@ def unique_inverse(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueInver
         >>> nym.unique_inverse(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).inverse_indices
         NamedArray(int32, i: 4, [2, 0, 2, 1])
     """
-    Unique = parse_one_axis(Unique)
-    new_names = (Unique.name,)
-    check_named(x)
-    return UniqueInverse(*_apply_unique(jnp.unique_inverse, x, fill_value, (new_names, x.names), Unique))
+    return UniqueInverse(*_apply_unique_by_field(jnp.unique_inverse, UniqueInverse._fields, x, Unique, fill_value))
 
 
 def unique_all(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueAll[N]:
@@ -395,17 +383,23 @@ def unique_all(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueAll[N]:
         >>> nym.unique_all(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).indices
         NamedArray(int32, value: 3, [1, 3, 0])
     """
-    Unique = parse_one_axis(Unique)
-    new_names = (Unique.name,)
+    return UniqueAll(*_apply_unique_by_field(jnp.unique_all, UniqueAll._fields, x, Unique, fill_value))
+
+
+def _apply_unique_by_field(
+    function: Callable[..., Any], fields: tuple[str, ...], x: N, Unique: Axis, fill_value: Any
+) -> tuple[N, ...]:
+    """Applies a function of `jax.numpy` that returns these fields, of which only the inverse has the axes of `x`."""
     check_named(x)
-    return UniqueAll(*_apply_unique(jnp.unique_all, x, fill_value, (new_names, new_names, x.names, new_names), Unique))
+    Unique = parse_one_axis(Unique)
+    outs = tuple(x.names if field == "inverse_indices" else (Unique.name,) for field in fields)
+    return _apply_unique(function, x, Unique, fill_value, outs)
 
 
 def _apply_unique(
-    function: Callable[..., Any], x: N, fill_value: Any, outs: tuple[Names, ...], Unique: Axis, **options: Hashable
+    function: Callable[..., Any], x: N, Unique: Axis, fill_value: Any, outs: tuple[Names, ...], **options: Hashable
 ) -> tuple[N, ...]:
     """Applies a function of `jax.numpy` over all axes of an array; the fill value may be traced."""
-    check_named(x)
     fill = () if fill_value is None else (with_array(x, jnp.asarray(check_scalar(fill_value)), ()),)
     cores = (x.names, *(() for _ in fill))
     return apply_gufunc(_compute_unique, (x, *fill), cores, outs, function=function, size=Unique.size, **options)

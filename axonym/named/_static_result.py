@@ -3,36 +3,22 @@
 JAX returns arrays only, so the tree structure of such a result carries its other leaves.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 
 
-class _StaticLeaves:
-    """The structure of a result and its leaves that are not arrays; compared by identity."""
-
-    __slots__ = ("leaves", "treedef")
-
-    def __init__(self, treedef: Any, leaves: list[Any]) -> None:
-        self.treedef, self.leaves = treedef, leaves
-
-
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_dataclass
+@dataclass(eq=False, slots=True)
 class ResultWithStatic:
     """A result whose arrays are children and whose other leaves are part of the tree structure."""
 
-    __slots__ = ("arrays", "static")
-
-    def __init__(self, arrays: tuple[Any, ...], static: _StaticLeaves) -> None:
-        self.arrays, self.static = arrays, static
-
-    def tree_flatten(self) -> tuple[tuple[Any, ...], _StaticLeaves]:
-        return self.arrays, self.static
-
-    @classmethod
-    def tree_unflatten(cls, static: _StaticLeaves, arrays: tuple[Any, ...]) -> "ResultWithStatic":
-        return cls(tuple(arrays), static)
+    arrays: tuple[Any, ...]
+    # A function, because JAX compares tree structures, and other leaves need not be comparable.
+    restore: Callable[[tuple[Any, ...]], Any] = field(metadata={"static": True})
 
 
 def pack_result(result: Any) -> Any:
@@ -43,16 +29,17 @@ def pack_result(result: Any) -> Any:
         return result
     # The class stands for an array, because no function returns it as a leaf.
     placeholders = [ResultWithStatic if is_array(leaf) else leaf for leaf in leaves]
-    return ResultWithStatic(arrays, _StaticLeaves(treedef, placeholders))
+
+    def restore(arrays: tuple[Any, ...]) -> Any:
+        elements = iter(arrays)
+        return treedef.unflatten(next(elements) if leaf is ResultWithStatic else leaf for leaf in placeholders)
+
+    return ResultWithStatic(arrays, restore)
 
 
 def unpack_result(result: Any) -> Any:
     """Returns the original result of the function, undoing `pack_result`."""
-    if type(result) is not ResultWithStatic:
-        return result
-    arrays = iter(result.arrays)
-    leaves = [next(arrays) if leaf is ResultWithStatic else leaf for leaf in result.static.leaves]
-    return jax.tree.unflatten(result.static.treedef, leaves)
+    return result.restore(result.arrays) if type(result) is ResultWithStatic else result
 
 
 def is_array(leaf: Any) -> bool:
