@@ -295,12 +295,12 @@ def complete_order(names: Names, sizes: Sequence[int], order: PartialAxisSpec) -
     ellipses = [index for index, item in enumerate(order) if item is ...]
     if len(ellipses) > 1:
         raise strip_library_frames(ValueError("`...` may occur only once in an order of axes"))
-    if not ellipses and other_names:
+    if ellipses:
+        return listed_names[: ellipses[0]] + other_names + listed_names[ellipses[0] :]
+    if other_names:
         raise strip_library_frames(
             ValueError(
                 f"the order {format_axes(listed_names)} leaves out {format_axes(other_names)}; add `...` for the others"
             )
         )
-    if not ellipses:
-        return listed_names
-    return listed_names[: ellipses[0]] + other_names + listed_names[ellipses[0] :]
+    return listed_names

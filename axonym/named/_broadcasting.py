@@ -213,20 +213,28 @@ def apply_binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
 
 def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
     """Applies an elementwise function of any number of operands, named or scalar."""
-    named = [x for x in operands if isinstance(x, NamedBase)]
-    if not named:
-        return fn(*operands)
-    arrays: list[Any] = []
-    shapes: list[tuple[Names, tuple[int, ...]]] = []
+    # A single loop, because `clip` and `where` are called often, and a comprehension is a call in Python 3.11.
+    arrays, shapes = [], []
+    template = None  # the first named operand, whose class the result has
     for x in operands:
         if isinstance(x, NamedBase):
+            template = x if template is None else template
             arrays.append(x.array)
             shapes.append((x.names, x.array.shape))
         else:
-            arrays.append(check_scalar(x))
-            shapes.append(((), ()))
+            arrays.append(x)
+            shapes.append(_NO_AXES)
+    if template is None:
+        return fn(*operands)
+    if _NO_AXES in shapes:
+        for x in operands:
+            if not isinstance(x, NamedBase):
+                check_scalar(x)
     call, names = plan_broadcast(fn, *shapes)
-    return with_array(named[0], call(*arrays), names)
+    return with_array(template, call(*arrays), names)
+
+
+_NO_AXES: tuple[Names, tuple[int, ...]] = ((), ())
 
 
 @cached_plan

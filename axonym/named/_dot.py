@@ -142,25 +142,23 @@ def contract_axes(
 ) -> N:
     """Multiplies arrays whose sizes are known to match, sums over names, and orders the others."""
     operands = tuple([x.names for x in arrays])
-    plain_arrays = [x.array for x in arrays]
     precision = tuple(precision) if isinstance(precision, list) else precision  # to be hashed
+    plan = (function, operands, summed, names, precision, dtype)
     if dot_general is not None:
         check_dot_general(dot_general)
         if len(arrays) != 2 or not _is_dot_general(operands, summed):
             shapes = " and ".join(map(format_shape, arrays))
             raise ValueError(f"a `dot_general` multiplies two arrays and sums over axes of both, not {shapes}")
         # It may close over arrays, so the compiled function cannot be cached.
-        scope = jax.named_scope(_format_contraction(function, operands, summed, names))
-        multiply = functools.partial(_compute_dot_general, (operands[0], operands[1]), summed, names, precision, dtype)
-        with scope:
-            product = run_operation(lambda x, y: multiply(x, y, dot_general), operands, None, *plain_arrays)
-        return with_array(arrays[0], product, names)
+        contract = _make_contraction(*plan, product=dot_general)
+    else:
+        contract = _jit_contraction(*plan)
     try:
-        product = _jit_contraction(operands, summed, names, precision, dtype, function)(*plain_arrays)
+        result = contract(*[x.array for x in arrays])
     except TypeError:
         check_dtype(dtype, f"{function}: `preferred_element_type`")
         raise
-    return with_array(arrays[0], product, names)
+    return with_array(arrays[0], result, names)
 
 
 def check_dot_general(dot_general: Any) -> None:
@@ -174,23 +172,31 @@ def check_dot_general(dot_general: Any) -> None:
 
 
 @cached_plan
-def _jit_contraction(
-    operands: tuple[Names, ...], summed: Names, names: Names, precision: Any, dtype: Any, function: str
+def _jit_contraction(*plan: Any) -> Callable[..., Any]:
+    return jit_inline(_make_contraction(*plan))
+
+
+def _make_contraction(
+    function: str,
+    operands: tuple[Names, ...],
+    summed: Names,
+    names: Names,
+    precision: Any,
+    dtype: Any,
+    **options: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Returns the compiled contraction of plain arrays."""
-    product = _compute_dot_general if len(operands) == 2 and _is_dot_general(operands, summed) else _compute_einsum
-    fn: Callable[..., Any] = _compute_sum if len(operands) == 1 else product
-
-    def contract(*arrays: Any) -> Any:
-        compute = functools.partial(fn, operands, summed, names, precision, dtype)
-        return run_operation(compute, operands, None, *arrays)
-
-    return jit_inline(name_compiled(_format_contraction(function, operands, summed, names), contract))
-
-
-def _format_contraction(function: str, operands: tuple[Names, ...], summed: Names, names: Names) -> str:
-    """Formats the axes summed over and the axes of the result that the first operand lacks."""
-    return format_scope(function, summed, tuple(name for name in names if name not in operands[0]))
+    """Returns the contraction of plain arrays, in a scope named after the axes."""
+    if len(operands) == 1:
+        fn = _compute_sum
+    elif len(operands) == 2 and _is_dot_general(operands, summed):
+        fn = _compute_dot_general
+    else:
+        fn = _compute_einsum
+    compute: Callable[..., Any] = functools.partial(fn, operands, summed, names, precision, dtype, **options)
+    new_names = tuple(name for name in names if name not in operands[0])
+    return name_compiled(
+        format_scope(function, summed, new_names), lambda *arrays: run_operation(compute, operands, None, *arrays)
+    )
 
 
 def _is_dot_general(operands: tuple[Names, ...], summed: Names) -> bool:

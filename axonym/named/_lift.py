@@ -76,7 +76,13 @@ def lift(
         named = [leaf for leaf in leaves if is_named_array(leaf)]
         loop = _find_loop_axes(named, axes)
         loop_names = tuple(axis.name for axis in loop)
-        arrays = [_transpose_leaf(leaf, (*loop_names, *core)) for leaf in leaves]
+        leaf_names = [leaf.names if is_named_array(leaf) else () for leaf in leaves]
+        orders = [tuple(name for name in (*loop_names, *core) if name in names) for names in leaf_names]
+        # Other arguments have no order; they are passed on as they are.
+        arrays = [
+            jnp.transpose(leaf.array, tuple(map(leaf.names.index, order))) if is_named_array(leaf) else leaf
+            for leaf, order in zip(leaves, orders, strict=True)
+        ]
         arrays, static = eqx.partition(arrays, is_array)
 
         def call_positional(arrays: list[Any]) -> Any:
@@ -88,16 +94,11 @@ def lift(
                 )
             return pack_result(result)
 
-        leaf_names = [leaf.names if is_named_array(leaf) else () for leaf in leaves]
         vectorized = _vectorize_over(call_positional, loop, leaf_names)
-        operands = [
-            (*(name for name in loop_names if name in names), *("" for name in core if name in names))
-            for names in leaf_names
-        ]
         # On an Explicit mesh many functions have no sharding rule; the compiler has one for all of them.
         returned = run_operation(
             lambda *arrays: vectorized([*arrays]),
-            operands,
+            [tuple("" if name in core else name for name in order) for order in orders],
             loop_names,
             *arrays,
             by_compiler=True,
@@ -105,11 +106,13 @@ def lift(
         )
         results, result_treedef = jax.tree.flatten(returned)
         selections = _spread_out_axes(fn, out_axes, results, result_treedef)
-        results = [
-            _name_result(fn, array, selection, loop_names, core, named[0])
-            for array, selection in zip(results, selections, strict=True)
-        ]
-        return unpack_result(jax.tree.unflatten(result_treedef, results))
+        named_results: list[NamedArray] = []
+        for array, selection in zip(results, selections, strict=True):
+            out_names = _find_out_names(fn, tuple(array.shape[len(loop) :]), core, selection)
+            names = intern_names((*loop_names, *out_names))
+            check_unique_names(names)
+            named_results.append(with_array(named[0], reshard_by_name(array, names), names))
+        return unpack_result(jax.tree.unflatten(result_treedef, named_results))
 
     return call_lifted
 
@@ -121,23 +124,15 @@ def _find_loop_axes(named: Sequence[NamedArray], axes: tuple[AxisSelector, ...])
             TypeError("A lifted function needs a named array among its arguments; make one with `axonym.named`.")
         )
     operands = [(x.names, tuple(x.array.shape)) for x in named]
-    check_matching_sizes(*operands)
+    known_sizes = check_matching_sizes(*operands)
     for axis in axes:
         operands_with_axis = [operand for operand in operands if axis_name(axis) in operand[0]]
         for names, sizes in operands_with_axis or operands:  # an axis that all arrays lack is an error for the first
             find_axis(names, sizes, axis)
     core = set(map(axis_name, axes))
-    sizes = {axis: size for operand in operands for axis, size in zip(*operand, strict=True)}
     loops = [tuple(name for name in names if name not in core) for names, _ in operands]
-    names = broadcast_names(*((loop, tuple(sizes[name] for name in loop)) for loop in loops))
-    return tuple(Axis(name, sizes[name]) for name in names)
-
-
-def _transpose_leaf(leaf: Any, order: Names) -> Any:
-    """Returns the plain array of a named argument with its axes in the given order, and other arguments as they are."""
-    if not is_named_array(leaf):
-        return leaf
-    return jnp.transpose(leaf.array, tuple(leaf.names.index(name) for name in order if name in leaf.names))
+    names = broadcast_names(*((loop, tuple(known_sizes[name] for name in loop)) for loop in loops))
+    return tuple(Axis(name, known_sizes[name]) for name in names)
 
 
 def _vectorize_over(fn: Callable[..., Any], loop: tuple[Axis, ...], names: list[Names]) -> Callable[..., Any]:
@@ -165,19 +160,11 @@ def _spread_out_axes(fn: Callable[..., Any], out_axes: Any, arrays: Sequence[Any
     return out_axes
 
 
-def _name_result(
-    fn: Callable[..., Any], array: Any, out: AxisSelection | None, loop: Names, core: Names, template: NamedArray
-) -> NamedArray:
-    names = intern_names((*loop, *_find_out_names(fn, tuple(array.shape[len(loop) :]), core, out)))
-    check_unique_names(names)
-    return with_array(template, reshard_by_name(array, names), names)
-
-
 def _find_out_names(fn: Callable[..., Any], sizes: tuple[int, ...], core: Names, out: AxisSelection | None) -> Names:
     """Returns the names of the axes of a result without its loop axes."""
-    if out is None and len(sizes) in (0, len(core)):
-        return core if sizes else ()
     if out is None:
+        if len(sizes) in (0, len(core)):
+            return core[: len(sizes)]
         raise strip_library_frames(
             ValueError(
                 f"`{_get_name(fn)}` over {format_axes(core)} returned an array of shape {sizes}; name its axes with "

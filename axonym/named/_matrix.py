@@ -57,8 +57,9 @@ def triu(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
 
 
 def _apply_triangle(function: str, x: N, axes: tuple[AxisSelector, AxisSelector], k: int) -> N:
-    k = check_integer(f"{function}: `k`", k)
     check_named(x)
+    if type(k) is not int:  # nearly always it is, and each call of Python counts in an operation of this size
+        k = check_integer(f"{function}: `k`", k)
     dims = find_axes(x.names, x.array.shape, axes)
     return with_array(x, cached_jit(_mask_triangle, x.names, dims, k, function == "tril")(x.array))
 

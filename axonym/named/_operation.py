@@ -82,8 +82,7 @@ class _OperandLayout(NamedTuple):
     def constrain(self, array: Any, names: Names) -> Any:
         return array
 
-    def gather(self, array: Any, names: Names) -> Any:
-        return array
+    gather = constrain
 
     def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding:
         return self.layout.sharding(names, sizes)

@@ -385,14 +385,14 @@ class AxisPattern:
     @classmethod
     def parse(cls, description: AxisDescription | Axis) -> "AxisPattern":
         items = _split_description(description)
-        names = tuple(axis_name(item) for item in items if not isinstance(item, EllipsisType))
-        check_selected_once(names)
-        if len(items) - len(names) > 1:
-            raise ValueError("`...` may occur only once in a description of axes")
         ordered = not isinstance(description, AbstractSet)
         if not ordered:  # sets with the same axes make equal patterns and the same text
             items = tuple(sorted(items, key=lambda item: (item is ..., "" if item is ... else axis_name(item))))
-        return cls(items, ordered)
+        pattern = cls(items, ordered)
+        check_selected_once(pattern.names)
+        if items.count(...) > 1:
+            raise ValueError("`...` may occur only once in a description of axes")
+        return pattern
 
     @property
     def names(self) -> Names:
@@ -400,16 +400,14 @@ class AxisPattern:
 
     def matches(self, names: Names, sizes: tuple[int, ...]) -> bool:
         """Returns whether axes with these names and sizes match the description."""
-        open_ended = ... in self.items
-        if len(names) < len(self.names) or (len(names) > len(self.names) and not open_ended):
-            return False
         sizes_by_name = dict(zip(names, sizes, strict=True))
         if any(isinstance(item, Axis) and sizes_by_name.get(item.name) != item.size for item in self.items):
             return False
+        if ... not in self.items:
+            return names == self.names if self.ordered else set(names) == set(self.names)
         if not self.ordered:
-            return set(self.names) <= set(names)
-        if not open_ended:
-            return names == self.names
+            return set(names) >= set(self.names)
+        # As names are unique, the first and the last ones cannot overlap where both match.
         ellipsis = self.items.index(...)
         first_names, last_names = self.names[:ellipsis], self.names[ellipsis:]
         return names[:ellipsis] == first_names and names[len(names) - len(last_names) :] == last_names
@@ -421,7 +419,11 @@ class AxisPattern:
 
 def _split_description(description: Any) -> tuple[Any, ...]:
     if isinstance(description, str):
-        return tuple(map(_parse_word, description.split()))
+        words = description.split()
+        for word in words:
+            if set(word) & set(",=*#?()"):  # patterns of jaxtyping and einops, which have no meaning here
+                raise ValueError(f"{word!r} is not a name; names are separated by spaces, and '...' means any others")
+        return tuple(... if word == "..." else word for word in words)
     if isinstance(description, Axis):
         return (description,)
     if not isinstance(description, Iterable):
@@ -429,9 +431,3 @@ def _split_description(description: Any) -> tuple[Any, ...]:
             f"Axes are described by a string such as 'batch embed ...', not by {format_value(description)}."
         )
     return tuple(description)
-
-
-def _parse_word(word: str) -> Any:
-    if set(word) & set(",=*#?()"):
-        raise ValueError(f"{word!r} is not a name; names are separated by spaces, and '...' means any others")
-    return ... if word == "..." else word

@@ -5,6 +5,7 @@ each public function to remove them would slow down every call, so the functions
 """
 
 import sys
+from traceback import walk_stack
 from types import FrameType, TracebackType
 from typing import TypeVar
 
@@ -39,10 +40,10 @@ def strip_library_frames(error: E) -> E:
 
 def find_caller() -> TracebackType | None:
     """Returns a traceback of the frame of the code that called this library."""
-    frame = sys._getframe(1)
-    while frame is not None and _is_library_frame(frame):
-        frame = frame.f_back
-    return None if frame is None else TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
+    for frame, line in walk_stack(sys._getframe(1)):
+        if not _is_library_frame(frame):
+            return TracebackType(None, frame, frame.f_lasti, line)
+    return None
 
 
 def hide_library_frames(error: Exception) -> None:
@@ -57,11 +58,7 @@ def hide_library_frames(error: Exception) -> None:
     handler = sys._getframe(1)
     # Reading the local variables of the handler would keep them, the error among them, alive with its traceback.
     caller = _mark_library_frames(handler.f_back)
-    callers: set[FrameType] = set()
-    frame = handler
-    while frame is not None:
-        callers.add(frame)
-        frame = frame.f_back
+    callers = {frame for frame, _ in walk_stack(handler)}
     entry = error.__traceback__
     entries: list[TracebackType] = []
     while entry is not None:
