@@ -263,8 +263,7 @@ def is_axis_compatible(first: AxisSelector, second: AxisSelector) -> bool:
         >>> nym.axis.is_axis_compatible(Embed, "embed"), nym.axis.is_axis_compatible(Embed, Embed.resize(5))
         (True, False)
     """
-    first_size, second_size = (axis.size if isinstance(axis, Axis) else None for axis in (first, second))
-    return _name(first) == _name(second) and _has_same_size(first_size, second_size)
+    return selects_axis((first,), (second,))
 
 
 def _has_same_size(first: int | None, second: int | None) -> bool:

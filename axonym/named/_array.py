@@ -20,6 +20,7 @@ from ._axis import (
     check_ordered,
     check_unique_names,
     find_axes,
+    find_axis,
     intern_names,
     parse_selection,
 )
@@ -387,11 +388,9 @@ def parse_array_names(array: Any, axes: Any) -> Names:
             )
         )
     check_unique_names(names)
-    for axis, size in zip(axes, sizes, strict=True):
-        if isinstance(axis, Axis) and axis.size != size:
-            raise strip_library_frames(
-                ValueError(f"axis {axis.name!r} has size {size} here, {axis.size} was asked for")
-            )
+    for axis in axes:
+        if isinstance(axis, Axis):
+            find_axis(names, sizes, axis)  # raises an error if it has another size
     return names
 
 

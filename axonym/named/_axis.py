@@ -201,17 +201,17 @@ def parse_selection(selection: AxisSelection, names: Names = ()) -> tuple[AxisSe
     return tuple(selection)
 
 
-def make_hashable_selection(selection: AxisSelection | None, names: Names = ()) -> Any:
-    """Returns a selection as a cache key.
+def make_hashable_selection(selection: AxisSelection | PartialAxisSpec | None, names: Names = ()) -> Any:
+    """Returns a selection, or a partial order with `...`, as a cache key.
 
     Raises:
         TypeError: If an entry is not an axis; it might not be hashable, and the cache would raise a puzzling error.
     """
     if selection is None or type(selection) is str:
         return selection
-    selectors = parse_selection(selection, names)
+    selectors: Any = parse_selection(selection, names)  # pyright: ignore[reportArgumentType]
     for axis in selectors:
-        if type(axis) is not str:
+        if type(axis) is not str and axis is not ...:
             axis_name(axis, names)
     return selectors
 

@@ -100,13 +100,7 @@ def dot(
     _check_arguments(arrays, axis)
     operands, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
     selection = axis if type(axis) is str else make_hashable_selection(axis)
-    order: Any = None
-    if out_axes is not None:
-        entries: Any = out_axes  # `parse_selection` passes `...` through
-        order = parse_selection(entries)
-        for entry in order:
-            if entry is not ...:
-                axis_name(entry)  # raises for other objects, which may not be hashable
+    order = None if out_axes is None else make_hashable_selection(out_axes)
     summed, names = _plan_contraction(operands, shapes, selection, order)
     if len(arrays) == 1 and dot_general is None:
         result = _reductions.sum(first, summed, dtype=preferred_element_type)
@@ -209,14 +203,14 @@ def _plan_contraction(
     operands: tuple[Names, ...],
     shapes: tuple[tuple[int, ...], ...],
     axis: AxisSelection | None,
-    out_axes: tuple[Any, ...] | None,
+    out_axes: Any,
 ) -> tuple[Names, Names]:
     """Returns the names summed over, and the names of the result in order."""
     summed = _find_summed(operands, shapes, axis)
     sizes = check_matching_sizes(*zip(operands, shapes, strict=True))
     names = get_natural_order(operands, summed)
     if out_axes is not None:
-        names = complete_order(names, tuple(sizes[name] for name in names), out_axes)
+        names = complete_order(names, tuple(sizes[name] for name in names), parse_selection(out_axes))
     return summed, intern_names(names)
 
 

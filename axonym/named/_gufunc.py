@@ -56,11 +56,12 @@ def apply_gufunc(
     for x in arrays:
         check_named(x)
         operands.append((x.names, getattr(x.array, "shape", ())))  # numbers, which have no shape, are accepted too
+    # As `make_hashable_selection`, without a call for tuples of names, which most operations pass.
     selections = tuple([core if type(core) is tuple else parse_selection(core) for core in cores])
     for selection in selections:
         for selector in selection:
             if type(selector) is not str:
-                axis_name(selector)  # raises for other objects, which may not be hashable
+                axis_name(selector)
     call, result_names = _plan_gufunc(fn, tuple(operands), selections, tuple(outs), tuple(options.items()))
     results = call(*[x.array for x in arrays])
     return tuple([with_array(arrays[0], array, names) for array, names in zip(results, result_names, strict=True)])
