@@ -26,7 +26,7 @@ from ..named._axis import (
     parse_selection,
 )
 from ..named._format import suggest_name
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 
 
 ShapeDict: TypeAlias = Mapping[str, int]
@@ -63,7 +63,7 @@ def check_axes_present(sizes: SizeByName, selected: SizeByName) -> None:
     for name, size in selected.items():
         if name not in sizes:
             suggestion = suggest_name(name, list(sizes))
-            raise strip_library_frames(ValueError(f"no axis {name!r} in {format_sizes(sizes)}{suggestion}"))
+            raise make_error(ValueError, f"no axis {name!r} in {format_sizes(sizes)}{suggestion}")
         if not _has_same_size(size, sizes[name]):
             raise ValueError(f"axis {name!r} has size {sizes[name]} here, {size} was asked for")
 

@@ -14,7 +14,7 @@ import numpy as np
 from ._axis import as_python_integer
 from ._base import is_traced
 from ._format import format_value
-from ._traceback import strip_library_frames
+from ._traceback import make_error
 
 
 def check_number(
@@ -108,4 +108,4 @@ def check_dtype(dtype: Any, argument: str = "`dtype`") -> None:
 def check_callable(function: str, fn: Any) -> None:
     """Raises a TypeError if the first argument of a transformation is not a function."""
     if not callable(fn):
-        raise strip_library_frames(TypeError(f"`{function}` takes a function first, not {format_value(fn)}."))
+        raise make_error(TypeError, f"`{function}` takes a function first, not {format_value(fn)}.")

@@ -34,7 +34,7 @@ from ._operation import replicate_axes
 from ._pattern_parser import AxisDescription, AxisPattern
 from ._reduce import _cumulative, _reductions
 from ._shape import _broadcast, _concatenate, _flatten, _rearrange, _slice
-from ._traceback import strip_library_frames
+from ._traceback import make_error
 
 
 class NamedArray(ArrayProtocols):
@@ -77,32 +77,28 @@ class NamedArray(ArrayProtocols):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises an AttributeError, since named arrays are immutable."""
-        raise strip_library_frames(
-            AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be set; make a new one.")
-        )
+        raise make_error(AttributeError, f"A `NamedArray` never changes, so {name!r} cannot be set; make a new one.")
 
     def __delattr__(self, name: str) -> None:
         """Raises an AttributeError, since named arrays are immutable."""
-        raise strip_library_frames(AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be deleted."))
+        raise make_error(AttributeError, f"A `NamedArray` never changes, so {name!r} cannot be deleted.")
 
     if not TYPE_CHECKING:  # type checkers report these by themselves
 
         def __getattr__(self, name: str) -> Any:
             """Raises an AttributeError that shows the named way for attributes of other array libraries."""
             if name == "__jax_array__" and (functions := list_refusing_functions()):
-                raise strip_library_frames(make_foreign_function_error("JAX", functions, format_shape(self)))
+                raise make_foreign_function_error("JAX", functions, format_shape(self))
             hint = "" if name.startswith("_") else suggest_named_way(name)
             if hint:
-                raise strip_library_frames(
-                    AttributeError(f"A `NamedArray` has no attribute {name!r}{hint}.", name=name, obj=self)
+                raise make_error(
+                    AttributeError, f"A `NamedArray` has no attribute {name!r}{hint}.", name=name, obj=self
                 )
             return object.__getattribute__(self, name)  # raises Python's own error, or that of a property, again
 
         def __setitem__(self, items: Items, *value: Any) -> None:
             """Raises a TypeError, since named arrays are immutable."""
-            raise strip_library_frames(
-                TypeError("A `NamedArray` never changes; use `x = x.at['axis', index].set(value)`.")
-            )
+            raise make_error(TypeError, "A `NamedArray` never changes; use `x = x.at['axis', index].set(value)`.")
 
         __delitem__ = __setitem__
 
@@ -117,16 +113,14 @@ class NamedArray(ArrayProtocols):
             ValueError: If the array has axes.
         """
         if self.names:
-            raise strip_library_frames(
-                ValueError(f"{format_shape(self)} is not a scalar; reduce or index its axes first")
-            )
+            raise make_error(ValueError, f"{format_shape(self)} is not a scalar; reduce or index its axes first")
         return self.array
 
     def item(self) -> Any:
         """Returns the only element as a Python number."""
         if self.names and self.size != 1:
-            raise strip_library_frames(
-                ValueError(f"{format_shape(self)} is not a single element; reduce or index its axes first")
+            raise make_error(
+                ValueError, f"{format_shape(self)} is not a single element; reduce or index its axes first"
             )
         return self.array.item()
 
@@ -184,7 +178,7 @@ class NamedArray(ArrayProtocols):
         """Iterates over an array with one axis; raises a TypeError for any other."""
         if len(self.names) != 1:
             remedy = "use `unbind(x, axis)`, or `x.array` for a plain array"
-            raise strip_library_frames(TypeError(f"Iterating over {format_shape(self)} needs an axis; {remedy}."))
+            raise make_error(TypeError, f"Iterating over {format_shape(self)} needs an axis; {remedy}.")
         # The elements of a sharded axis are not sharded, so on an Explicit mesh the axis is replicated first.
         replicated = replicate_axes(self.array, self.names, self.names)
         return (with_array(self, element, ()) for element in replicated)
@@ -192,8 +186,8 @@ class NamedArray(ArrayProtocols):
     def __len__(self) -> int:
         """Returns the size of the only axis; raises a TypeError if there are none or several."""
         if len(self.names) != 1:
-            raise strip_library_frames(
-                TypeError(f"{format_shape(self)} has no one length; use `x.axis_size(axis)`, `x.size` or `x.array`.")
+            raise make_error(
+                TypeError, f"{format_shape(self)} has no one length; use `x.axis_size(axis)`, `x.size` or `x.array`."
             )
         return self.array.shape[0]
 
@@ -204,8 +198,8 @@ class NamedArray(ArrayProtocols):
     def __bool__(self) -> bool:
         """Returns the truth value of the only element."""
         if self.names and self.size != 1:
-            raise strip_library_frames(
-                ValueError(f"the truth value of {format_shape(self)} is ambiguous; use `x.all()` or `x.any()`")
+            raise make_error(
+                ValueError, f"the truth value of {format_shape(self)} is ambiguous; use `x.all()` or `x.any()`"
             )
         return bool(self.array)
 
@@ -231,14 +225,12 @@ class NamedArray(ArrayProtocols):
 
     def _get_scalar_element(self) -> Any:
         if self.names:
-            raise strip_library_frames(
-                TypeError(f"{format_shape(self)} is not a scalar; reduce or index its axes first")
-            )
+            raise make_error(TypeError, f"{format_shape(self)} is not a scalar; reduce or index its axes first")
         return self.array
 
     def __matmul__(self, other: Any) -> Any:
         """Raises a TypeError, since the axes to contract are needed."""
-        raise strip_library_frames(TypeError("`@` cannot name the axes to contract; use `dot(x, y, axis=...)`."))
+        raise make_error(TypeError, "`@` cannot name the axes to contract; use `dot(x, y, axis=...)`.")
 
     __rmatmul__ = __matmul__
     __hash__: ClassVar[None] = None  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -368,13 +360,13 @@ def is_named_array(x: Any) -> bool:
 def parse_array_names(array: Any, axes: Any) -> Names:
     """Returns the names of axes given by name, as `Axis` or as a mapping, checked against the array."""
     if isinstance(array, NamedBase):
-        raise strip_library_frames(TypeError(f"{format_shape(array)} has names already; use `rename` to change them."))
+        raise make_error(TypeError, f"{format_shape(array)} has names already; use `rename` to change them.")
     if not hasattr(array, "shape"):
-        raise strip_library_frames(
-            TypeError(f"A `NamedArray` holds an array, not a {type(array).__name__}; `axonym.named` makes one of it.")
+        raise make_error(
+            TypeError, f"A `NamedArray` holds an array, not a {type(array).__name__}; `axonym.named` makes one of it."
         )
     if isinstance(array, MaskedArray):
-        raise strip_library_frames(TypeError(f"An array of shape {array.shape} {MASK_PROBLEM}."))
+        raise make_error(TypeError, f"An array of shape {array.shape} {MASK_PROBLEM}.")
     if type(axes) is not tuple:
         check_ordered(axes)
     axes = parse_selection(axes)
@@ -382,10 +374,9 @@ def parse_array_names(array: Any, axes: Any) -> Names:
     names = intern_names(tuple(axis_name(axis) for axis in axes))
     if len(names) != len(sizes):
         hint = "; give several names as a tuple" if len(names) == 1 and " " in names[0] else ""
-        raise strip_library_frames(
-            ValueError(
-                f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {format_axes(names)}{hint}"
-            )
+        raise make_error(
+            ValueError,
+            f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {format_axes(names)}{hint}",
         )
     check_unique_names(names)
     for axis in axes:

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _repr
 from ._base import NamedBase, format_shape
-from ._traceback import strip_library_frames
+from ._traceback import make_error
 
 
 _ORDER = "axes are ordered by name, and `rearrange(x, ('embed', ...))` puts 'embed' first"
@@ -68,8 +68,9 @@ def make_foreign_function_error(library: str, functions: Sequence[str], shape: s
         remedy = f"use `{function}`"
     else:
         remedy = _HINTS.get(name, "`axonym.lift` applies functions of plain arrays by name")
-    return TypeError(
-        f"`{name}` of {library} would lose the names of {shape}; {remedy}, or pass the plain array `x.array`."
+    return make_error(
+        TypeError,
+        f"`{name}` of {library} would lose the names of {shape}; {remedy}, or pass the plain array `x.array`.",
     )
 
 
@@ -145,7 +146,7 @@ class ArrayProtocols(NamedBase):
         if reflected and method == "__call__" and isinstance(inputs[0], np.ndarray | np.generic):
             return getattr(self, reflected)(inputs[0])
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-        raise strip_library_frames(make_foreign_function_error("NumPy", [name], format_shape(self)))
+        raise make_foreign_function_error("NumPy", [name], format_shape(self))
 
     def __array_function__(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
         """Applies a function of NumPy, such as `np.mean`, to the elements as a NumPy array."""
@@ -160,11 +161,10 @@ class ArrayProtocols(NamedBase):
         """Shares the memory of the array, as in `np.from_dlpack(x)`; the names are left behind."""
         devices = getattr(getattr(self.array, "sharding", None), "device_set", ())
         if len(devices) > 1:
-            raise strip_library_frames(
-                BufferError(
-                    f"{format_shape(self)} is on {len(devices)} devices, and DLPack shares the memory of one; use "
-                    "`np.asarray(x)`, or the parts of devices: `[shard.data for shard in x.array.addressable_shards]`"
-                )
+            raise make_error(
+                BufferError,
+                f"{format_shape(self)} is on {len(devices)} devices, and DLPack shares the memory of one; use "
+                "`np.asarray(x)`, or the parts of devices: `[shard.data for shard in x.array.addressable_shards]`",
             )
         return self.array.__dlpack__(**options)
 

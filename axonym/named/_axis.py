@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ._cache import cached_plan
 from ._format import format_axes, format_value, suggest_name
-from ._traceback import strip_library_frames
+from ._traceback import make_error
 
 
 Names: TypeAlias = tuple[str, ...]
@@ -48,17 +48,13 @@ class Axis:
     def __post_init__(self) -> None:
         """Checks name and size, and interns the name."""
         if not isinstance(self.name, str):
-            raise strip_library_frames(
-                TypeError(f"The name of an `Axis` must be a string, not {format_value(self.name)}.")
-            )
+            raise make_error(TypeError, f"The name of an `Axis` must be a string, not {format_value(self.name)}.")
         (name,) = intern_names((self.name,))
         size = as_python_integer(self.size)
         if size is None:
-            raise strip_library_frames(
-                TypeError(f"The size of axis {name!r} must be an integer, not {format_value(self.size)}.")
-            )
+            raise make_error(TypeError, f"The size of axis {name!r} must be an integer, not {format_value(self.size)}.")
         if size < 0:
-            raise strip_library_frames(ValueError(f"The size of axis {name!r} must not be negative, {size} was given."))
+            raise make_error(ValueError, f"The size of axis {name!r} must not be negative, {size} was given.")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "size", size)
 
@@ -112,7 +108,7 @@ PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
 def intern_names(names: Names) -> Names:
     """Returns the unique tuple of these names, which are interned."""
     if "" in names:
-        raise strip_library_frames(ValueError("The name of an axis must not be empty."))
+        raise make_error(ValueError, "The name of an axis must not be empty.")
     return tuple(sys.intern(str(name)) for name in names)
 
 
@@ -135,12 +131,14 @@ def axis_name(selection: AxisSelector, names: Names = ()) -> str:
         return selection.name
     if isinstance(selection, str):
         return str(selection)
-    raise strip_library_frames(_make_selector_error(selection, names))
+    raise _make_selector_error(selection, names)
 
 
 def _make_selector_error(selection: Any, names: Names) -> TypeError:
     hint = f"; the axes are {format_axes(names)}" if names else ""
-    return TypeError(f"An axis is given by an `Axis` or by its name, not by {format_value(selection)}{hint}.")
+    return make_error(
+        TypeError, f"An axis is given by an `Axis` or by its name, not by {format_value(selection)}{hint}."
+    )
 
 
 def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
@@ -156,12 +154,10 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
     axes: tuple[Any, ...] = (entries,) if is_single else tuple(entries)
     for axis in axes:
         if isinstance(axis, str):
-            raise strip_library_frames(
-                TypeError(f"A new axis needs a size: give `Axis({axis!r}, size)` instead of {axis!r}.")
-            )
+            raise make_error(TypeError, f"A new axis needs a size: give `Axis({axis!r}, size)` instead of {axis!r}.")
         if not isinstance(axis, Axis):
-            raise strip_library_frames(
-                TypeError(f"A new axis is given by an `Axis`, with a name and a size, not by {format_value(axis)}.")
+            raise make_error(
+                TypeError, f"A new axis is given by an `Axis`, with a name and a size, not by {format_value(axis)}."
             )
     check_unique_names(tuple(axis.name for axis in axes))
     return axes
@@ -170,9 +166,7 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
 def check_ordered(axes: Any) -> None:
     """Raises a TypeError if the axes of an array are a set, whose order differs from process to process."""
     if isinstance(axes, set | frozenset):
-        raise strip_library_frames(
-            TypeError("The axes of an array have an order, which a set lacks; give them as a tuple.")
-        )
+        raise make_error(TypeError, "The axes of an array have an order, which a set lacks; give them as a tuple.")
 
 
 def get_names_and_sizes(axes: Iterable[Axis]) -> tuple[Names, tuple[int, ...]]:
@@ -184,7 +178,7 @@ def parse_one_axis(spec: AxisSpec) -> Axis:
     """Returns the axis of a spec of exactly one axis."""
     axes = parse_axes(spec)
     if len(axes) != 1:
-        raise strip_library_frames(ValueError(f"one axis is needed, not {format_axes(*get_names_and_sizes(axes))}"))
+        raise make_error(ValueError, f"one axis is needed, not {format_axes(*get_names_and_sizes(axes))}")
     return axes[0]
 
 
@@ -197,7 +191,7 @@ def parse_selection(selection: AxisSelection, names: Names = ()) -> tuple[AxisSe
     if get_items := getattr(selection, "items", None):
         return tuple(name if size is None else Axis(name, size) for name, size in get_items())
     if not isinstance(selection, Iterable) or hasattr(selection, "dtype"):
-        raise strip_library_frames(_make_selector_error(selection, names))
+        raise _make_selector_error(selection, names)
     return tuple(selection)
 
 
@@ -219,19 +213,18 @@ def make_hashable_selection(selection: AxisSelection | PartialAxisSpec | None, n
 def check_unique_names(names: Names) -> None:
     """Raises a ValueError if an array would have two axes with the same name."""
     if len(set(names)) != len(names):
-        raise strip_library_frames(
-            ValueError(
-                f"axis {_find_repeated_name(names)!r} occurs more than once in {format_axes(names)}; names are unique "
-                "within an array: `rename` one of them"
-            )
+        raise make_error(
+            ValueError,
+            f"axis {_find_repeated_name(names)!r} occurs more than once in {format_axes(names)}; names are unique "
+            "within an array: `rename` one of them",
         )
 
 
 def check_selected_once(names: Names) -> None:
     """Raises a ValueError if a selection names an axis twice."""
     if len(set(names)) != len(names):
-        raise strip_library_frames(
-            ValueError(f"axis {_find_repeated_name(names)!r} is given more than once in {format_axes(names)}")
+        raise make_error(
+            ValueError, f"axis {_find_repeated_name(names)!r} is given more than once in {format_axes(names)}"
         )
 
 
@@ -240,9 +233,7 @@ def _find_repeated_name(names: Names) -> str:
 
 
 def make_missing_axis_error(name: str, names: Names, sizes: Sequence[int] | None) -> ValueError:
-    return strip_library_frames(
-        ValueError(f"no axis {name!r} in {format_axes(names, sizes)}{suggest_name(name, names)}")
-    )
+    return make_error(ValueError, f"no axis {name!r} in {format_axes(names, sizes)}{suggest_name(name, names)}")
 
 
 def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int:
@@ -257,9 +248,7 @@ def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int
         raise make_missing_axis_error(name, names, sizes)
     index = names.index(name)
     if isinstance(selector, Axis) and selector.size != sizes[index]:
-        raise strip_library_frames(
-            ValueError(f"axis {name!r} has size {sizes[index]} here, {selector.size} was asked for")
-        )
+        raise make_error(ValueError, f"axis {name!r} has size {sizes[index]} here, {selector.size} was asked for")
     return index
 
 
@@ -279,11 +268,10 @@ def find_axes(names: Names, sizes: Sequence[int], selection: AxisSelection | Non
 def check_rank(names: Names, sizes: Sequence[int]) -> None:
     """Raises a ValueError if an array lost or gained an axis without its names, as under `jax.vmap`."""
     if len(names) != len(sizes):
-        raise strip_library_frames(
-            ValueError(
-                f"an array of shape {tuple(sizes)} has the names {format_axes(names)}: `jax.vmap` or a similar "
-                "function, which ignores names, has changed its axes; use `axonym.vmap` or `axonym.scan`"
-            )
+        raise make_error(
+            ValueError,
+            f"an array of shape {tuple(sizes)} has the names {format_axes(names)}: `jax.vmap` or a similar "
+            "function, which ignores names, has changed its axes; use `axonym.vmap` or `axonym.scan`",
         )
 
 
@@ -294,13 +282,12 @@ def complete_order(names: Names, sizes: Sequence[int], order: PartialAxisSpec) -
     other_names = tuple(name for name in names if name not in listed_names)
     ellipses = [index for index, item in enumerate(order) if item is ...]
     if len(ellipses) > 1:
-        raise strip_library_frames(ValueError("`...` may occur only once in an order of axes"))
+        raise make_error(ValueError, "`...` may occur only once in an order of axes")
     if ellipses:
         return listed_names[: ellipses[0]] + other_names + listed_names[ellipses[0] :]
     if other_names:
-        raise strip_library_frames(
-            ValueError(
-                f"the order {format_axes(listed_names)} leaves out {format_axes(other_names)}; add `...` for the others"
-            )
+        raise make_error(
+            ValueError,
+            f"the order {format_axes(listed_names)} leaves out {format_axes(other_names)}; add `...` for the others",
         )
     return listed_names

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from ._axis import Names
 from ._format import format_axes
-from ._traceback import strip_library_frames
+from ._traceback import make_error
 
 
 MeshLike: TypeAlias = Mesh | AbstractMesh
@@ -77,11 +77,10 @@ class AxisLayout(NamedTuple):
         mesh_axes = self.mesh_axes
         for name, axes in other.entries:
             if mesh_axes.setdefault(name, axes) != axes:
-                raise strip_library_frames(
-                    ValueError(
-                        f"axis {name!r} is sharded over {format_axes(mesh_axes[name])} in one operand and "
-                        f"over {format_axes(axes)} in another; {STATE_SHARDING}"
-                    )
+                raise make_error(
+                    ValueError,
+                    f"axis {name!r} is sharded over {format_axes(mesh_axes[name])} in one operand and "
+                    f"over {format_axes(axes)} in another; {STATE_SHARDING}",
                 )
         mesh = self.mesh if other.mesh is None else other.mesh
         return AxisLayout(mesh, tuple(mesh_axes.items()), self.uneven, self.source)
@@ -109,12 +108,12 @@ class AxisLayout(NamedTuple):
             axes = mesh_axes.get(name, ())
             if not self._is_divisible(size, axes):
                 if size != 1 and self.uneven == "error":
-                    raise strip_library_frames(ValueError(self._describe_uneven(name, size, axes, names, sizes)))
+                    raise make_error(ValueError, self._describe_uneven(name, size, axes, names, sizes))
                 axes = ()
             for axis in axes:
                 if axis in sharded_names:
                     conflict = self._describe_conflict(axis, sharded_names[axis], name, names, sizes)
-                    raise strip_library_frames(ValueError(conflict))
+                    raise make_error(ValueError, conflict)
                 sharded_names[axis] = name
             spec_entries.append(make_spec_entry(axes))
         return PartitionSpec(*spec_entries, reduced=self.reduced, unreduced=self.unreduced)

@@ -11,7 +11,7 @@ import jax
 
 from ._axis import Axis, AxisSelection, AxisSelector, Names, check_rank, find_axis, parse_selection
 from ._format import format_axes, format_value
-from ._traceback import strip_library_frames
+from ._traceback import make_error
 
 
 class Shape(tuple[int, ...]):
@@ -173,11 +173,13 @@ def with_array(x: N, array: Any, names: Names | None = None) -> N:
 def check_named(x: Any) -> None:
     """Raises a TypeError if an operand is not a named array."""
     if not isinstance(x, NamedBase):
-        raise strip_library_frames(make_unnamed_error(x))
+        raise make_unnamed_error(x)
 
 
 def make_unnamed_error(x: Any) -> TypeError:
-    return TypeError(f"A named array is needed, not {format_value(x)}; make one with `axonym.named(array, axes)`.")
+    return make_error(
+        TypeError, f"A named array is needed, not {format_value(x)}; make one with `axonym.named(array, axes)`."
+    )
 
 
 _traced: dict[type, bool] = {}

@@ -21,7 +21,7 @@ from ._cache import cached_plan
 from ._format import format_axes, format_value, suggest_name
 from ._operation import run_operation
 from ._sharding import get_out_sharding, reshard_by_name
-from ._traceback import strip_library_frames
+from ._traceback import make_error
 
 
 def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,9 +50,7 @@ def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> dict[str, 
         for name, size in zip(names, sizes, strict=True):
             if known_sizes.setdefault(name, size) != size:
                 text = " and ".join(format_axes(names, sizes) for names, sizes in operands)
-                raise strip_library_frames(
-                    ValueError(f"axis {name!r} has size {known_sizes[name]} and size {size} in {text}")
-                )
+                raise make_error(ValueError, f"axis {name!r} has size {known_sizes[name]} and size {size} in {text}")
     return known_sizes
 
 
@@ -62,9 +60,10 @@ def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], w
     extra = dict.fromkeys(name for names, _ in operands for name in names if name not in widest)
     missing = [name for name in widest if any(name not in names for names, _ in operands)]
     hint = next(filter(None, (suggest_name(name, missing) for name in extra)), "")
-    return ValueError(
+    return make_error(
+        ValueError,
         f"cannot broadcast {text}: {', '.join(map(repr, extra))} of one operand and {', '.join(map(repr, missing))} "
-        f"of the other have no counterpart{hint}; add the missing axes to one operand with `broadcast_axis`"
+        f"of the other have no counterpart{hint}; add the missing axes to one operand with `broadcast_axis`",
     )
 
 
@@ -73,7 +72,7 @@ def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
     check_matching_sizes(*operands)
     widest = max((names for names, _ in operands), key=len)
     if not all(set(names) <= set(widest) for names, _ in operands):
-        raise strip_library_frames(_make_broadcast_error(operands, widest))
+        raise _make_broadcast_error(operands, widest)
     return widest
 
 
@@ -116,18 +115,16 @@ def check_scalar(x: Any) -> Any:
         return x
     _check_array_like(x)
     if np.ndim(x):
-        raise strip_library_frames(
-            TypeError(
-                f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, "
-                "axes)`."
-            )
+        raise make_error(
+            TypeError,
+            f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, axes)`.",
         )
     return x
 
 
 def _check_array_like(x: Any) -> None:
     if not _is_array_like(x):
-        raise strip_library_frames(TypeError(f"An operand is a named array or a number, not {format_value(x)}."))
+        raise make_error(TypeError, f"An operand is a named array or a number, not {format_value(x)}.")
 
 
 def _is_array_like(x: Any) -> bool:
@@ -156,9 +153,7 @@ def get_scalar(argument: str, value: Any) -> Any:
     """Returns the plain number or array of a scalar operand, or raises a ValueError if it has axes."""
     array, names = split_operand(value)
     if names:
-        raise strip_library_frames(
-            ValueError(f"{argument} must be a scalar, not an array with axes {format_shape(value)}")
-        )
+        raise make_error(ValueError, f"{argument} must be a scalar, not an array with axes {format_shape(value)}")
     return array
 
 

@@ -17,7 +17,7 @@ from ._broadcasting import cached_jit, check_scalar
 from ._format import format_value
 from ._numpy_input import find_range_problem
 from ._sharding import constrain_sharding, get_out_sharding, place_array
-from ._traceback import strip_library_frames
+from ._traceback import make_error
 
 
 def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
@@ -45,7 +45,7 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
         if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "iu":
             problem = find_range_problem(array, jax.dtypes.canonicalize_dtype(array.dtype))
             if problem is not None:
-                raise strip_library_frames(ValueError(f"an array of shape {array.shape} {problem}"))
+                raise make_error(ValueError, f"an array of shape {array.shape} {problem}")
         try:
             array = jnp.asarray(array)
         except (TypeError, ValueError):
@@ -57,8 +57,8 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
 
 def _fill_array(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: Any) -> NamedArray:
     if isinstance(dtype, Axis):
-        raise strip_library_frames(
-            TypeError(f"Several axes are given as a tuple, so {dtype!r} is in the place of another argument.")
+        raise make_error(
+            TypeError, f"Several axes are given as a tuple, so {dtype!r} is in the place of another argument."
         )
     names, sizes = get_names_and_sizes(parse_axes(shape))
     try:

@@ -30,7 +30,7 @@ from ._operation import run_operation
 from ._reduce import _reductions
 from ._shape._rearrange import rearrange
 from ._sharding import get_out_sharding, reshard_by_name
-from ._traceback import strip_library_frames
+from ._traceback import make_error
 
 
 _MISSING: Any = object()
@@ -239,7 +239,7 @@ def _find_summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...
         check_selected_once(summed)
     except ValueError as error:
         text = " and ".join(format_axes(names, sizes) for names, sizes in pairs)
-        raise strip_library_frames(ValueError(f"cannot contract {text}: {error}")) from None
+        raise make_error(ValueError, f"cannot contract {text}: {error}") from None
     return summed
 
 

@@ -10,7 +10,7 @@ from ._arguments import check_callable
 from ._base import NamedBase, format_shape, get_plain_array
 from ._format import format_value
 from ._named_call import enter_scope
-from ._traceback import hide_library_frames, strip_library_frames
+from ._traceback import hide_library_frames, make_error
 
 
 P = ParamSpec("P")
@@ -60,8 +60,8 @@ def value_and_grad(
             value = returned
             if has_aux:
                 if not isinstance(returned, tuple) or len(returned) != 2:
-                    raise strip_library_frames(
-                        TypeError("A function with `has_aux=True` must return a pair: its value and auxiliary data.")
+                    raise make_error(
+                        TypeError, "A function with `has_aux=True` must return a pair: its value and auxiliary data."
                     )
                 value = returned[0]
             return _as_plain_scalar(value), returned
@@ -109,8 +109,8 @@ def _resolve_argnums(argnums: int | Sequence[int], args: Sequence[Any]) -> tuple
     indices = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for index in indices:
         if not -len(args) <= index < len(args):
-            raise strip_library_frames(
-                ValueError(f"the gradient is for positional argument {index}, but {len(args)} are given by position")
+            raise make_error(
+                ValueError, f"the gradient is for positional argument {index}, but {len(args)} are given by position"
             )
     return tuple(index % len(args) for index in indices)
 
@@ -124,8 +124,8 @@ def _partition_argument(index: int, argument: Any) -> tuple[Any, Any]:
         kind = type(argument).__name__
         if hasattr(argument, "dtype"):
             kind = f"{kind} {argument.dtype}"
-        raise strip_library_frames(
-            TypeError(f"Argument {index} has no array of real numbers to differentiate; it is of type {kind}.")
+        raise make_error(
+            TypeError, f"Argument {index} has no array of real numbers to differentiate; it is of type {kind}."
         )
     return variable, constants
 
@@ -134,15 +134,14 @@ def _as_plain_scalar(value: Any) -> Any:
     """Returns the plain array or number of a loss, after checking that it is a scalar."""
     array = get_plain_array(value)
     if isinstance(array, tuple):
-        raise strip_library_frames(
-            TypeError(
-                f"A gradient needs a scalar result, and the function returned a tuple of length {len(array)}; with "
-                "`has_aux=True` it may return a pair of a scalar and anything else."
-            )
+        raise make_error(
+            TypeError,
+            f"A gradient needs a scalar result, and the function returned a tuple of length {len(array)}; with "
+            "`has_aux=True` it may return a pair of a scalar and anything else.",
         )
     if getattr(array, "shape", ()):
         text = format_shape(value) if isinstance(value, NamedBase) else format_value(value)
-        raise strip_library_frames(
-            ValueError(f"a gradient needs a scalar result, and the function returned {text}; use `.sum()` or `.mean()`")
+        raise make_error(
+            ValueError, f"a gradient needs a scalar result, and the function returned {text}; use `.sum()` or `.mean()`"
         )
     return array

@@ -27,7 +27,7 @@ from ._format import format_axes, format_value
 from ._operation import run_operation
 from ._sharding import get_mesh_axes, reshard_by_name
 from ._static_result import is_array, pack_result, unpack_result
-from ._traceback import strip_library_frames
+from ._traceback import make_error
 
 
 def lift(
@@ -89,8 +89,8 @@ def lift(
             args, kwargs = jax.tree.unflatten(treedef, eqx.combine(arrays, static))
             result = fn(*args, **kwargs)
             if any(map(is_named_array, jax.tree.leaves(result, is_leaf=is_named_array))):
-                raise strip_library_frames(
-                    TypeError(f"`{_get_name(fn)}` returned a named array; `lift` is for functions of plain arrays.")
+                raise make_error(
+                    TypeError, f"`{_get_name(fn)}` returned a named array; `lift` is for functions of plain arrays."
                 )
             return pack_result(result)
 
@@ -120,8 +120,8 @@ def lift(
 def _find_loop_axes(named: Sequence[NamedArray], axes: tuple[AxisSelector, ...]) -> tuple[Axis, ...]:
     """Returns the axes of named arrays other than those of the function, after checking both."""
     if not named:
-        raise strip_library_frames(
-            TypeError("A lifted function needs a named array among its arguments; make one with `axonym.named`.")
+        raise make_error(
+            TypeError, "A lifted function needs a named array among its arguments; make one with `axonym.named`."
         )
     operands = [(x.names, tuple(x.array.shape)) for x in named]
     known_sizes = check_matching_sizes(*operands)
@@ -151,11 +151,10 @@ def _spread_out_axes(fn: Callable[..., Any], out_axes: Any, arrays: Sequence[Any
     if jax.tree_util.treedef_is_leaf(treedef):
         return [out_axes]
     if isinstance(out_axes, str | Axis) or not isinstance(out_axes, Sequence) or len(out_axes) != len(arrays):
-        raise strip_library_frames(
-            ValueError(
-                f"`{_get_name(fn)}` returned {len(arrays)} arrays: `out_axes` must be a sequence of {len(arrays)} "
-                f"selections, not {format_value(out_axes)}"
-            )
+        raise make_error(
+            ValueError,
+            f"`{_get_name(fn)}` returned {len(arrays)} arrays: `out_axes` must be a sequence of {len(arrays)} "
+            f"selections, not {format_value(out_axes)}",
         )
     return out_axes
 
@@ -165,24 +164,22 @@ def _find_out_names(fn: Callable[..., Any], sizes: tuple[int, ...], core: Names,
     if out is None:
         if len(sizes) in (0, len(core)):
             return core[: len(sizes)]
-        raise strip_library_frames(
-            ValueError(
-                f"`{_get_name(fn)}` over {format_axes(core)} returned an array of shape {sizes}; name its axes with "
-                "`out_axes`"
-            )
+        raise make_error(
+            ValueError,
+            f"`{_get_name(fn)}` over {format_axes(core)} returned an array of shape {sizes}; name its axes with "
+            "`out_axes`",
         )
     axes = parse_selection(out)
     if len(axes) != len(sizes):
-        raise strip_library_frames(
-            ValueError(
-                f"`{_get_name(fn)}` returned an array of shape {sizes}, `out_axes` has {len(axes)} names for it: "
-                f"{format_axes(tuple(map(axis_name, axes)))}"
-            )
+        raise make_error(
+            ValueError,
+            f"`{_get_name(fn)}` returned an array of shape {sizes}, `out_axes` has {len(axes)} names for it: "
+            f"{format_axes(tuple(map(axis_name, axes)))}",
         )
     for axis, size in zip(axes, sizes, strict=True):
         if isinstance(axis, Axis) and axis.size != size:
-            raise strip_library_frames(
-                ValueError(f"`{_get_name(fn)}` returned axis {axis.name!r} with size {size}, not {axis.size}")
+            raise make_error(
+                ValueError, f"`{_get_name(fn)}` returned axis {axis.name!r} with size {size}, not {axis.size}"
             )
     return tuple(map(axis_name, axes))
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ._axis import Axis, AxisSelector, Names, axis_name, check_selected_once, intern_names, make_missing_axis_error
 from ._format import format_axes, format_value, suggest_name
-from ._traceback import strip_library_frames
+from ._traceback import make_error
 
 
 REST = "..."
@@ -80,8 +80,8 @@ def explain_fault(text: str, problem: str) -> Iterator[None]:
     try:
         yield
     except Fault as fault:
-        error = ValueError(f"{problem}: {fault}\n{_make_printable(text)}\n{' ' * fault.at}^")
-        raise strip_library_frames(error) from None
+        message = f"{problem}: {fault}\n{_make_printable(text)}\n{' ' * fault.at}^"
+        raise make_error(ValueError, message) from None
 
 
 def _make_printable(text: str) -> str:

@@ -6,8 +6,9 @@ each public function to remove them would slow down every call, so the functions
 
 import sys
 from traceback import walk_stack
+from traceback import walk_stack
 from types import FrameType, TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 
@@ -27,12 +28,22 @@ def find_stacklevel() -> int:
     return levels
 
 
-def strip_library_frames(error: E) -> E:
-    """Returns an error to raise, whose traceback ends in the frame of the code that called this library.
+def make_error(kind: type[E], message: str, **options: Any) -> E:
+    """Makes an error to raise, whose traceback ends in the frame of the code that called this library.
 
     The frames of libraries on the stack are marked, so that IPython and pytest leave them out. With
-    `JAX_TRACEBACK_FILTERING=off` the error is returned as it is.
+    `JAX_TRACEBACK_FILTERING=off` the error has a traceback like any other.
+
+    Args:
+        kind: The class of the error.
+        message: What is wrong, with the names and sizes of axes, and the next step.
+        **options: Further arguments of the class.
     """
+    return strip_library_frames(kind(message, **options))
+
+
+def strip_library_frames(error: E) -> E:
+    """Returns an error to raise with the traceback of `make_error`."""
     if _is_filtering_off():
         return error
     return error.with_traceback(_mark_library_frames(sys._getframe(1)))
