@@ -35,30 +35,29 @@ ShapeDict: TypeAlias = Mapping[str, int]
 PartialShapeDict: TypeAlias = Mapping[str, int | None]
 """Sizes by name, where a size may be unknown."""
 
-SizeByName: TypeAlias = dict[str, int | None]
 PartialAxes: TypeAlias = tuple[AxisSelector, ...] | PartialShapeDict
 
 
-def parse_axis_sizes(selection: AxisSelection | AxisSpec) -> SizeByName:
+def parse_axis_sizes(selection: AxisSelection | AxisSpec) -> dict[str, int | None]:
     """Returns the sizes of axes by name, None for an axis without a size."""
     selectors: Any = parse_selection(selection)  # pyright: ignore[reportArgumentType]
     check_selected_once(tuple(map(_name, selectors)))
     return {_name(selector): selector.size if isinstance(selector, Axis) else None for selector in selectors}
 
 
-def convert_like(spec: Any, sizes: SizeByName) -> Any:
+def convert_like(spec: Any, sizes: PartialShapeDict) -> Any:
     """Returns axes as a dict if the spec is a mapping, otherwise as a tuple."""
     if hasattr(spec, "items"):
         return dict(sizes)
     return tuple(name if size is None else Axis(name, size) for name, size in sizes.items())
 
 
-def format_sizes(sizes: SizeByName) -> str:
+def format_sizes(sizes: PartialShapeDict) -> str:
     """Formats axes for error messages, those without a size by their names."""
     return f"({', '.join(name if size is None else f'{name}: {size}' for name, size in sizes.items())})"
 
 
-def check_axes_present(sizes: SizeByName, selected: SizeByName) -> None:
+def check_axes_present(sizes: PartialShapeDict, selected: PartialShapeDict) -> None:
     """Raises a ValueError if a selected axis is missing or has another size."""
     for name, size in selected.items():
         if name not in sizes:
@@ -185,7 +184,7 @@ def resolve_axis(spec: AxisSpec, selection: Any) -> Any:
         {'embed': 4}
     """
     sizes, selected = axis_spec_to_shape_dict(spec), parse_axis_sizes(selection)
-    check_axes_present({**sizes}, selected)
+    check_axes_present(sizes, selected)
     if isinstance(selection, str | Axis):
         (name,) = selected
         return Axis(name, sizes[name])
@@ -363,7 +362,7 @@ def intersect_axes(first: Any, second: Any) -> Any:
     return convert_like(first, {name: _merge_sizes(name, first_sizes, second_sizes) for name in shared})
 
 
-def _merge_sizes(name: str, first_sizes: SizeByName, second_sizes: SizeByName) -> int | None:
+def _merge_sizes(name: str, first_sizes: PartialShapeDict, second_sizes: PartialShapeDict) -> int | None:
     """Returns the size of an axis in two specs, which must agree if both give one."""
     first, second = first_sizes.get(name), second_sizes.get(name)
     if not _has_same_size(first, second):
@@ -399,9 +398,8 @@ def eliminate_axes(spec: Any, remove: Any) -> Any:
         >>> nym.axis.eliminate_axes({"batch": 8, "embed": 4}, "batch")
         {'embed': 4}
     """
-    sizes, removed = parse_axis_sizes(spec), parse_axis_sizes(remove)
-    check_axes_present(sizes, removed)
-    return convert_like(spec, {name: size for name, size in sizes.items() if name not in removed})
+    check_axes_present(parse_axis_sizes(spec), parse_axis_sizes(remove))
+    return without_axes(spec, remove)
 
 
 @overload

@@ -5,7 +5,7 @@ mesh axes do not divide is an error, unless the layout replicates such axes; an 
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -55,16 +55,12 @@ class AxisLayout(NamedTuple):
         """Returns into how many shards these names divide an array."""
         return 1 if self.mesh is None else count_parts(self.list_mesh_axes(names), self.mesh)
 
-    def drop(self, names: Collection[str]) -> "AxisLayout":
-        """Returns the layout in which axes of these names are replicated."""
-        return self._replace(entries=tuple((name, axes) for name, axes in self.entries if name not in names))
-
     def assign(self, name: str, axes: tuple[str, ...]) -> "AxisLayout":
         """Returns the layout in which an axis is sharded over these mesh axes, and no other axis over any of them."""
         entries = []
-        for other_name, other_axes in self.drop((name,)).entries:
+        for other_name, other_axes in self.entries:
             free_axes = tuple(axis for axis in other_axes if axis not in axes)
-            if free_axes:
+            if other_name != name and free_axes:
                 entries.append((other_name, free_axes))
         return self._replace(entries=(*entries, (name, axes)))
 
@@ -121,7 +117,7 @@ class AxisLayout(NamedTuple):
     def _is_divisible(self, size: int | None, axes: tuple[str, ...]) -> bool:
         if size is None or not axes:
             return True
-        if self.mesh is None:
+        if self.mesh is None:  # then only an axis of size 1 is known to be too short for its shards
             return size != 1
         return size % count_parts(axes, self.mesh) == 0
 

@@ -126,11 +126,9 @@ class NamedBase:
     @property
     def sharding(self) -> jax.sharding.Sharding:
         """The sharding of the array, or of its type if the array is traced."""
-        if not is_traced(self.array):
-            sharding = getattr(self.array, "sharding", None)  # NumPy arrays have none
-            if sharding is not None:
-                return sharding
-        return jax.typeof(self.array).sharding
+        # Neither tracers nor arrays of NumPy have one.
+        sharding = None if is_traced(self.array) else getattr(self.array, "sharding", None)
+        return jax.typeof(self.array).sharding if sharding is None else sharding
 
     def axis_size(self, axis: AxisSelector) -> int:
         """Returns the size of an axis."""

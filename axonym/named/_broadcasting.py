@@ -7,7 +7,7 @@ of size 1 for the names it lacks, so that nothing is copied to full size.
 import functools
 import operator
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,10 @@ from ._format import format_axes, format_value, suggest_name
 from ._operation import run_operation
 from ._sharding import get_out_sharding, reshard_by_name
 from ._traceback import make_error
+
+
+Operand: TypeAlias = tuple[Names, tuple[int, ...]]
+"""The names and sizes of an operand, both empty for a number."""
 
 
 def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,7 +46,7 @@ def align_axes(array: Any, names: Names, target: Names) -> Any:
     return jnp.expand_dims(array, tuple(dim for dim, name in enumerate(target) if name not in names))
 
 
-def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> dict[str, int]:
+def check_matching_sizes(*operands: Operand) -> dict[str, int]:
     """Returns the size of each name of the operands; raises a ValueError if one name has two sizes."""
     known_sizes: dict[str, int] = {}
     for names, sizes in operands:
@@ -54,7 +58,7 @@ def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> dict[str, 
     return known_sizes
 
 
-def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], widest: Names) -> ValueError:
+def _make_broadcast_error(operands: tuple[Operand, ...], widest: Names) -> ValueError:
     operands = tuple(operand for operand in operands if operand[0])
     text = " and ".join(format_axes(names, sizes) for names, sizes in operands)
     extra = dict.fromkeys(name for names, _ in operands for name in names if name not in widest)
@@ -67,7 +71,7 @@ def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], w
     )
 
 
-def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
+def broadcast_names(*operands: Operand) -> Names:
     """Returns the names of the operands broadcast together: the names of the first operand with the most axes."""
     check_matching_sizes(*operands)
     widest = max((names for names, _ in operands), key=len)
@@ -77,14 +81,13 @@ def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
 
 
 @cached_plan
-def plan_broadcast(
-    fn: Callable[..., Any], *operands: tuple[Names, tuple[int, ...]]
-) -> tuple[Callable[..., Any], Names]:
+def plan_broadcast(fn: Callable[..., Any], *operands: Operand) -> tuple[Callable[..., Any], Names]:
     """Returns `fn` compiled for arrays with these names and sizes, and the names of its result."""
     names = broadcast_names(*operands)
     operand_names = tuple(names for names, _ in operands)
 
     def call_aligned(*arrays: Any) -> Any:
+        # On an Explicit mesh JAX broadcasts shardings itself, but refuses operands whose shardings conflict.
         if get_out_sharding((), ()) is not None and _has_sharding_conflict(operand_names, arrays):
             arrays = tuple(map(reshard_by_name, arrays, operand_names))
         return fn(*(align_axes(array, axes, names) for axes, array in zip(operand_names, arrays, strict=True)))
@@ -229,7 +232,7 @@ def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
     return with_array(template, call(*arrays), names)
 
 
-_NO_AXES: tuple[Names, tuple[int, ...]] = ((), ())
+_NO_AXES: Operand = ((), ())
 
 
 @cached_plan

@@ -245,6 +245,7 @@ def _find_summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...
 
 def _compute_sum(operands: tuple[Names], summed: Names, names: Names, precision: Any, dtype: Any, x: Any) -> Any:
     x_names = operands[0]
+    # `jnp.sum` alone would widen small integers, unlike `jnp.einsum`.
     dtype = x.dtype if dtype is None else dtype
     total = jnp.sum(x, tuple(map(x_names.index, summed)), dtype) if summed else x.astype(dtype)
     order = tuple(name for name in x_names if name not in summed)
@@ -268,7 +269,7 @@ def _compute_dot_general(
     batch_names = tuple(name for name in names if name in x_names and name in y_names)
     x_free = tuple(name for name in x_names if name not in batch_names and name not in summed)
     y_free = tuple(name for name in y_names if name not in batch_names and name not in summed)
-    order = (*batch_names, *x_free, *y_free)
+    order = (*batch_names, *x_free, *y_free)  # what `dot_general` returns
     swapped_order = (*batch_names, *y_free, *x_free)
     # A replacement may treat its operands differently, and a pair of precisions is one for each.
     if product is None and swapped_order == names != order and not isinstance(precision, tuple):
@@ -276,7 +277,7 @@ def _compute_dot_general(
     sizes = {**dict(zip(x_names, x.shape, strict=True)), **dict(zip(y_names, y.shape, strict=True))}
     contracting_dims = tuple(map(x_names.index, summed)), tuple(map(y_names.index, summed))
     batch_dims = tuple(map(x_names.index, batch_names)), tuple(map(y_names.index, batch_names))
-    operand_dtype = jnp.result_type(x, y)
+    operand_dtype = jnp.result_type(x, y)  # `dot_general` does not promote as arithmetic does
     sharding = get_out_sharding(order, tuple(sizes[name] for name in order))
     # Replacements need not accept `out_sharding` where no mesh axis is Explicit.
     options = {} if sharding is None else {"out_sharding": sharding}

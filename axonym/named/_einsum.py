@@ -104,6 +104,7 @@ def _check_equation(expression: Expression, count: int) -> None:
         raise Fault(expression.result.rest[1].at, "'...' may occur only once in the result")
     stated = len(expression.operands)
     if stated not in (0, count) and not _is_shared(expression):
+        # The caret is at the first operand without an array, or at the last operand.
         raise Fault(
             expression.operands[min(stated, count + 1) - 1].at,
             f"operands in the equation: {stated}, arrays given: {count}",
@@ -132,6 +133,7 @@ def _order_result_names(expression: Expression, binding: Binding, sizes: dict[st
             binding.check_size(term, sizes[name])
             stated.append(name)
     other_names = tuple(name for name in unmentioned if name not in stated)
+    # A pair of braces for all operands lists what to sum over, so the other axes are kept, and lead.
     if _is_shared(expression) and not result.rest:
         return (*other_names, *stated)
     if REST in stated:

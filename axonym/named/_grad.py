@@ -117,7 +117,7 @@ def _resolve_argnums(argnums: int | Sequence[int], args: Sequence[Any]) -> tuple
 
 def _partition_argument(index: int, argument: Any) -> tuple[Any, Any]:
     """Returns an argument as two trees: the arrays to differentiate with respect to, and all other leaves."""
-    if isinstance(argument, float | complex):
+    if isinstance(argument, float | complex):  # no array for `is_inexact_array`, but JAX differentiates it
         return argument, None
     variable, constants = eqx.partition(argument, eqx.is_inexact_array)
     if not jax.tree.leaves(variable):

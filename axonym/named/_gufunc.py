@@ -5,7 +5,7 @@ name and come first, and the function has to accept them.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from ._axis import (
     AxisSelection,
@@ -18,14 +18,11 @@ from ._axis import (
     parse_selection,
 )
 from ._base import N, check_named, with_array
-from ._broadcasting import align_axes, broadcast_names, jit_inline
+from ._broadcasting import Operand, align_axes, broadcast_names, jit_inline
 from ._cache import cached_plan
 from ._format import format_axes
 from ._operation import run_operation
 from ._sharding import reshard_by_name
-
-
-Operand: TypeAlias = tuple[Names, tuple[int, ...]]
 
 
 def apply_gufunc(

@@ -123,17 +123,13 @@ def _add_module_paths(tree: Any, path: str, paths: dict[int, str]) -> None:
 
 
 def _iterate_children(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, list | tuple):
-        pairs = enumerate(tree)
-    elif isinstance(tree, dict):
-        pairs = tree.items()
+    """Yields the elements of a container, or the fields of a module, with their paths."""
+    if isinstance(tree, list | tuple | dict):
+        for key, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield f"{path}[{_clean_name(key)}]" if path else _clean_name(key), child
     else:
-        start = f"{path}/" if path else ""
         for name in _get_module_fields(type(tree)) or ():
-            yield f"{start}{name}", getattr(tree, name, None)
-        return
-    for key, child in pairs:
-        yield f"{path}[{_clean_name(key)}]" if path else _clean_name(key), child
+            yield f"{path}/{name}" if path else name, getattr(tree, name, None)
 
 
 @cached_plan

@@ -77,7 +77,7 @@ class _OperandLayout(NamedTuple):
     """An `Ambient` for a single operation without an active mapping: axes are sharded as they are in the operands."""
 
     layout: AxisLayout
-    mapping = None
+    mapping = None  # what `current_mapping` returns meanwhile
 
     def constrain(self, array: Any, names: Names) -> Any:
         return array
@@ -175,11 +175,8 @@ def _shard_by_compiler(
     # cannot be added up. Without operands, as where numbers are drawn, the mapping alone decides.
     if mesh is None and any(operands):
         return fn
-    if sizes is not None:
-        assert not isinstance(results, list)
+    if sizes is not None and not isinstance(results, list):
         shardings = find_sharding(results, sizes)
-        if shardings is None:
-            return fn
     else:
         # Without their shardings, for which `fn` may lack rules.
         shapes = jax.eval_shape(fn, *[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in inputs])
@@ -187,8 +184,10 @@ def _shard_by_compiler(
             shardings = tuple(find_sharding(names, x.shape) for names, x in zip(results, shapes, strict=True))
         else:
             shardings = jax.tree.map(lambda x: find_sharding(results, x.shape), shapes)
-    mesh = jax.tree.leaves(shardings)[0].mesh
-    axes = get_axes_of_type(mesh, AxisType.Explicit)
+    sharding = next(iter(jax.tree.leaves(shardings)), None)
+    if sharding is None:  # no mesh axis is Explicit
+        return fn
+    axes = get_axes_of_type(sharding.mesh, AxisType.Explicit)
     return jax.sharding.auto_axes(fn, axes=axes, out_sharding=shardings)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
+from .._similar_names import find_similar_name
 from ._axis import Axis, AxisSelector, Names, axis_name, check_selected_once, intern_names, make_missing_axis_error
 from ._format import format_axes, format_value, suggest_name
 from ._traceback import make_error
@@ -112,8 +113,9 @@ class _Token(NamedTuple):
 
 
 _QUOTES = "\"'"
+# In this order: signs of several characters, identifiers, names in quotes, and any other character.
 _TOKENS = re.compile(r"""\.\.\.|->|[^\W\d]\w*|"[^"]*"|'[^']*'|\S""")
-_ENDS = ("", "->", ",", "{", "}")
+_ENDS = ("", "->", ",", "{", "}")  # what comes here instead of a bracket has left the bracket open
 
 
 class _Parser:
@@ -291,9 +293,9 @@ class Binding:
         positions = expression.identifiers
         for identifier in self.aliases:
             if identifier not in positions:
+                similar = find_similar_name(identifier, list(positions))
+                position = 0 if similar is None else positions[similar]
                 hint = suggest_name(identifier, list(positions))
-                # The caret is below the identifier that the hint suggests.
-                position = next((start for name, start in positions.items() if hint.endswith(f"{name!r}?")), 0)
                 raise Fault(position, f"the alias {identifier!r} is not used{hint}")
 
     def get_name(self, identifier: str) -> str:

@@ -6,7 +6,6 @@ each public function to remove them would slow down every call, so the functions
 
 import sys
 from traceback import walk_stack
-from traceback import walk_stack
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 

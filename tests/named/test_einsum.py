@@ -196,6 +196,7 @@ def test_one_pair_of_braces_is_for_all_operands():
 def test_each_identifier_stands_for_one_axis_and_each_axis_has_one():
     refused("b p e, c m -> b m", 7, "'e' and 'c' both stand for axis 'embed'", x, w)
     refused("i d, j d -> i j", 5, "'i' and 'j' both stand for axis 'embed'", w, w)
+    refused("{embed e}, {embed} -> mlp", 7, "'embed' and 'e' both stand for axis 'embed'", w, w, e="embed")
     refused("b p e, e m -> b pos", 16, "'p' and 'pos' both stand for axis 'pos'", x, w)
     refused("b p e, b m -> e m", 7, "'b' stands for axis 'batch' already, and here for axis 'embed'", x, w)
     refused(
