@@ -164,11 +164,7 @@ class _Parser:
             return Side(self.parse_terms(), True, first.at)
         self.take()
         terms = self.parse_terms()
-        if self.next.text != "}":
-            if self.next.text in _ENDS:
-                raise Fault(first.at, "a '{' is not closed")
-            raise self.make_fault()
-        self.take()
+        self.take_closing("}", first)
         if self.next.text not in ("", "->", ","):
             raise Fault(self.next.at, "a '}' must be followed by ',' or '->'")
         return Side(terms, False, first.at)
@@ -193,16 +189,19 @@ class _Parser:
         parts = []
         while self.next.is_name or self.next.text == REST:
             parts.append(self.parse_name())
-        if self.next.text != ")":
-            if self.next.text == "(":
-                raise Fault(self.next.at, "groups do not nest")
-            if self.next.text in _ENDS:
-                raise Fault(start.at, "a '(' is not closed")
-            raise self.make_fault()
-        self.take()
+        if self.next.text == "(":
+            raise Fault(self.next.at, "groups do not nest")
+        self.take_closing(")", start)
         if not parts:
             raise Fault(start.at, "a group needs at least one axis")
         return Term(name, tuple(parts), start.at)
+
+    def take_closing(self, bracket: str, opening: _Token) -> None:
+        if self.next.text != bracket:
+            if self.next.text in _ENDS:
+                raise Fault(opening.at, f"a {opening.text!r} is not closed")
+            raise self.make_fault()
+        self.take()
 
     def make_fault(self) -> Fault:
         """Returns the fault for an unexpected token."""
