@@ -38,11 +38,7 @@ def make_error(kind: type[E], message: str, **options: Any) -> E:
         message: What is wrong, with the names and sizes of axes, and the next step.
         **options: Further arguments of the class.
     """
-    return strip_library_frames(kind(message, **options))
-
-
-def strip_library_frames(error: E) -> E:
-    """Returns an error to raise with the traceback of `make_error`."""
+    error = kind(message, **options)
     if _is_filtering_off():
         return error
     return error.with_traceback(_mark_library_frames(sys._getframe(1)))
@@ -72,7 +68,7 @@ def hide_library_frames(error: Exception) -> None:
     entry = error.__traceback__
     entries: list[TracebackType] = []
     while entry is not None:
-        # Callers join the traceback as the error reaches them; `strip_library_frames` has added them before.
+        # Callers join the traceback as the error reaches them; `make_error` has added them before.
         if not _is_library_frame(entry.tb_frame) and entry.tb_frame not in callers:
             if entries and entries[-1].tb_frame is entry.tb_frame:
                 entries.pop()

@@ -12,7 +12,7 @@ from ..named._axis import Axis, AxisSelection, AxisSpec, Names, find_axes, get_n
 from ..named._base import format_shape, is_traced, with_array
 from ..named._format import format_axes
 from ..named._sharding import context
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 
 
 class Layer(eqx.Module):
@@ -26,8 +26,8 @@ class Layer(eqx.Module):
             first = first[0] if isinstance(first, tuple) and first else first
             is_in_package = cls.__module__.startswith(f"{__package__}.")  # a subclass may have any `__init__`
             if is_in_package and (isinstance(first, Axis | int | str | type) or "key" in kwargs):
-                raise strip_library_frames(
-                    TypeError(f"Axes and keys are arguments of `{cls.__name__}.init(...)`, which makes a new layer.")
+                raise make_error(
+                    TypeError, f"Axes and keys are arguments of `{cls.__name__}.init(...)`, which makes a new layer."
                 )
             return super().__new__(cls)
 
@@ -56,16 +56,16 @@ def format_layer_axes(axes: AxisSpec) -> str:
 def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> tuple[int, ...]:
     """Returns the positions of a layer's axes in its input, which must not have the axes that the layer adds."""
     if not isinstance(x, NamedArray):
-        raise strip_library_frames(
-            TypeError(f"{layer}: the input must be a named array, not {type(x).__name__}; use `axonym.named`.")
+        raise make_error(
+            TypeError, f"{layer}: the input must be a named array, not {type(x).__name__}; use `axonym.named`."
         )
     try:
         dims = find_axes(x.names, x.array.shape, axis)
     except ValueError as error:
-        raise strip_library_frames(ValueError(f"{layer}: {error}")) from None
+        raise make_error(ValueError, f"{layer}: {error}") from None
     if clash := [name for name in new if name in x.names]:
-        raise strip_library_frames(
-            ValueError(f"{layer}: the input {format_shape(x)} has the output axis {clash[0]!r} already; `rename` it")
+        raise make_error(
+            ValueError, f"{layer}: the input {format_shape(x)} has the output axis {clash[0]!r} already; `rename` it"
         )
     return dims
 
@@ -74,11 +74,10 @@ def check_axes_among(function: str, operand: str, x: Any, reference_name: str, r
     """Checks that an operand of a function is a named array that has no other axes than another operand."""
     check_input(f"{function} ({operand})", x, ())
     if extra := [name for name in x.names if name not in reference.names]:
-        raise strip_library_frames(
-            ValueError(
-                f"{function}: the {operand} {format_shape(x)} have axes {format_axes(extra)}, which the "
-                f"{reference_name} {format_shape(reference)} lack"
-            )
+        raise make_error(
+            ValueError,
+            f"{function}: the {operand} {format_shape(x)} have axes {format_axes(extra)}, which the "
+            f"{reference_name} {format_shape(reference)} lack",
         )
 
 

@@ -21,7 +21,7 @@ from ..named._named_call import enter_scope, find_module_name
 from ..named._shape._concatenate import stack
 from ..named._sharding import constrain_sharding
 from ..named._static_result import is_array, pack_result, unpack_result
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 from ..named._transforms import (
     Remat,
     check_scan_result,
@@ -181,11 +181,10 @@ def call_layer(layer: Any, /, *args: Any, **kwargs: Any) -> Any:
 def parse_layer_init(container: str, Block: Any, module: Any, remat: Remat) -> Callable[..., Any]:
     """Returns the function that makes a layer; raises an error if the arguments of a container's `init` are wrong."""
     if not isinstance(Block, Axis) or not callable(module):
-        raise strip_library_frames(
-            TypeError(
-                f"`{container}.init` takes the layer axis and the class of a layer, as in "
-                f"`{container}.init(Axis('layers', 12), Block)`, not {format_value(Block)} and {format_value(module)}."
-            )
+        raise make_error(
+            TypeError,
+            f"`{container}.init` takes the layer axis and the class of a layer, as in "
+            f"`{container}.init(Axis('layers', 12), Block)`, not {format_value(Block)} and {format_value(module)}.",
         )
     parse_remat(remat)
     return getattr(module, "init", module)
@@ -195,18 +194,18 @@ def check_layer_index(index: int, Block: Axis) -> None:
     """Raises an IndexError if there is no such layer."""
     index = check_integer("the number of a layer", index)
     if not -Block.size <= index < Block.size:
-        raise strip_library_frames(IndexError(f"there is no layer {index} in {Block}"))
+        raise make_error(IndexError, f"there is no layer {index} in {Block}")
 
 
 def check_same_layers(container: type[LayerStack[Any]], Block: Axis, others: tuple[Any, ...]) -> None:
     """Raises an error if others are not of this class, or have another layer axis."""
     for other in others:
         if not isinstance(other, container):
-            raise strip_library_frames(
-                TypeError(f"Layers along {Block} need another `{container.__name__}`, not {format_value(other)}.")
+            raise make_error(
+                TypeError, f"Layers along {Block} need another `{container.__name__}`, not {format_value(other)}."
             )
         if other.Block != Block:
-            raise strip_library_frames(ValueError(f"layers along {Block} do not match layers along {other.Block}"))
+            raise make_error(ValueError, f"layers along {Block} do not match layers along {other.Block}")
 
 
 def split_layer_keys(args: tuple[Any, ...], kwargs: dict[str, Any], axis: Axis, function: str) -> Any:

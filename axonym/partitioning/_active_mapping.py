@@ -17,7 +17,7 @@ from ..named._cache import cached_plan, shared_object
 from ..named._format import format_value
 from ..named._named_call import format_scope
 from ..named._sharding import context
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 from ._active_mesh import MeshLike, get_abstract_mesh
 from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from ._placement import select_axis_type
@@ -142,11 +142,10 @@ class axis_mapping(contextlib.ContextDecorator):
         **entries: PhysicalAxisSpec | None,
     ) -> None:
         if not isinstance(merge, bool):
-            raise strip_library_frames(
-                TypeError(
-                    f"`merge` of `axis_mapping` is True or False, not {format_value(merge)}; to map an axis named "
-                    "'merge', put it into a mapping: `axis_mapping({'merge': ...})`."
-                )
+            raise make_error(
+                TypeError,
+                f"`merge` of `axis_mapping` is True or False, not {format_value(merge)}; to map an axis named "
+                "'merge', put it into a mapping: `axis_mapping({'merge': ...})`.",
             )
         base = mapping if isinstance(mapping, AxisMapping) else AxisMapping(mapping)
         self._merge = merge
@@ -164,12 +163,11 @@ class axis_mapping(contextlib.ContextDecorator):
         )
         for is_kind, kind, word in kinds:
             if is_kind(func):
-                raise strip_library_frames(
-                    TypeError(
-                        f"`axis_mapping(...)` cannot decorate `{getattr(func, '__name__', func)}`: the body of {kind} "
-                        "functions runs after the call, when the mapping is not active; use `with axis_mapping(...):` "
-                        f"inside, around code without {word}."
-                    )
+                raise make_error(
+                    TypeError,
+                    f"`axis_mapping(...)` cannot decorate `{getattr(func, '__name__', func)}`: the body of {kind} "
+                    "functions runs after the call, when the mapping is not active; use `with axis_mapping(...):` "
+                    f"inside, around code without {word}.",
                 )
         return super().__call__(func)
 

@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from .._jax_compat import is_tracing
 from ..named._axis_layout import MeshLike as MeshLike
 from ..named._format import format_axes, format_value, suggest_name
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 
 
 def get_abstract_mesh() -> AbstractMesh | None:
@@ -31,7 +31,7 @@ def get_active_mesh() -> MeshLike | None:
 def require_mesh(purpose: str, remedy: str = "set one with `jax.set_mesh(mesh)`") -> MeshLike:
     mesh = get_active_mesh()
     if mesh is None:
-        raise strip_library_frames(ValueError(f"{purpose} needs a mesh; {remedy}"))
+        raise make_error(ValueError, f"{purpose} needs a mesh; {remedy}")
     return mesh
 
 
@@ -39,9 +39,7 @@ def check_mesh(mesh: Any) -> MeshLike | None:
     """Returns the mesh that is given, or None; raises a TypeError if it is something else."""
     if mesh is None or isinstance(mesh, Mesh | AbstractMesh):
         return mesh
-    raise strip_library_frames(
-        TypeError(f"`mesh` is a mesh, such as `axonym.create_mesh` returns, not {format_value(mesh)}.")
-    )
+    raise make_error(TypeError, f"`mesh` is a mesh, such as `axonym.create_mesh` returns, not {format_value(mesh)}.")
 
 
 def resolve_mesh(mesh: MeshLike | None, purpose: str) -> MeshLike:
@@ -90,9 +88,7 @@ def check_mesh_axes(mesh: MeshLike, names: Iterable[str]) -> None:
     """Checks that a mesh has these axes; raises a ValueError if it lacks one of them."""
     for name in names:
         if name not in mesh.axis_names:
-            raise strip_library_frames(
-                ValueError(f"no mesh axis {name!r} in {format_mesh(mesh)}{suggest_mesh_axis(name, mesh)}")
-            )
+            raise make_error(ValueError, f"no mesh axis {name!r} in {format_mesh(mesh)}{suggest_mesh_axis(name, mesh)}")
 
 
 def suggest_mesh_axis(name: str, mesh: MeshLike) -> str:

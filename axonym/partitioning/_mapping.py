@@ -16,7 +16,7 @@ from ..named._axis import Axis
 from ..named._cache import cached_plan
 from ..named._format import format_axes, format_value, suggest_name
 from ..named._sharding import context
-from ..named._traceback import find_stacklevel, strip_library_frames
+from ..named._traceback import find_stacklevel, make_error
 
 
 PhysicalAxisSpec: TypeAlias = str | Sequence[str]
@@ -33,7 +33,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 def check_uneven(uneven: Any) -> Uneven:
     if uneven not in ("error", "replicate"):
-        raise strip_library_frames(ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}."))
+        raise make_error(ValueError, f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
     return uneven
 
 
@@ -143,20 +143,18 @@ class AxisMapping(Mapping[str, Any]):
 
 def _check_fallback(rule: Any) -> None:
     if rule is not None and (isinstance(rule, type) or not callable(getattr(rule, "apply", None))):
-        raise strip_library_frames(
-            TypeError(
-                "A `fallback` is a `ShardingRule`, or an object whose `apply(array)` returns a `PartitionSpec`, "
-                f"not {format_value(rule)}."
-            )
+        raise make_error(
+            TypeError,
+            "A `fallback` is a `ShardingRule`, or an object whose `apply(array)` returns a `PartitionSpec`, "
+            f"not {format_value(rule)}.",
         )
     try:
         hash(rule)
     except TypeError:
-        raise strip_library_frames(
-            TypeError(
-                f"A `fallback` is part of the key of compiled functions, and a {type(rule).__name__} is not hashable; "
-                "make it a frozen dataclass."
-            )
+        raise make_error(
+            TypeError,
+            f"A `fallback` is part of the key of compiled functions, and a {type(rule).__name__} is not hashable; "
+            "make it a frozen dataclass.",
         ) from None
 
 
@@ -169,11 +167,10 @@ def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalA
                 "; set a mesh with `with jax.set_mesh(mesh):`, or pass it after the mapping, as in "
                 "`shard(x, mapping, mesh)`"
             )
-        raise strip_library_frames(
-            TypeError(
-                f"A mapping goes from names to mesh axes, such as {{'batch': 'data'}}, not "
-                f"{format_value(entries)}{remedy}."
-            )
+        raise make_error(
+            TypeError,
+            f"A mapping goes from names to mesh axes, such as {{'batch': 'data'}}, not "
+            f"{format_value(entries)}{remedy}.",
         )
     replicated = entries._replicated if isinstance(entries, AxisMapping) else ()
     return {**dict.fromkeys(replicated), **(entries or {})}
@@ -182,23 +179,20 @@ def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalA
 def _parse_mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
     if not isinstance(name, str):
         remedy = f"; use {name.name!r}" if isinstance(name, Axis) else ""
-        raise strip_library_frames(
-            TypeError(f"A mapping goes from names of axes to mesh axes, but {name!r} is not a name{remedy}.")
+        raise make_error(
+            TypeError, f"A mapping goes from names of axes to mesh axes, but {name!r} is not a name{remedy}."
         )
     if value is None:
         return ()
     axes = (value,) if isinstance(value, str) else value
     if not isinstance(axes, Sequence) or not all(isinstance(axis, str) for axis in axes):
         remedy = "; set a mesh with `with jax.set_mesh(mesh):`" if isinstance(value, Mesh | AbstractMesh) else ""
-        raise strip_library_frames(
-            TypeError(
-                f"Axis {name!r} is mapped to {format_value(value)}; give a mesh axis, several of them, or None{remedy}."
-            )
+        raise make_error(
+            TypeError,
+            f"Axis {name!r} is mapped to {format_value(value)}; give a mesh axis, several of them, or None{remedy}.",
         )
     if len(set(axes)) != len(axes):
-        raise strip_library_frames(
-            ValueError(f"axis {name!r} is mapped to {tuple(axes)}, which names a mesh axis twice")
-        )
+        raise make_error(ValueError, f"axis {name!r} is mapped to {tuple(axes)}, which names a mesh axis twice")
     return tuple(axes)
 
 

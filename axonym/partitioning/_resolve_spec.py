@@ -23,7 +23,7 @@ from ..named._axis_layout import (
 )
 from ..named._cache import cached_plan
 from ..named._format import suggest_name
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 from ._active_mesh import (
     MeshLike,
     describe_mixed_types,
@@ -73,7 +73,7 @@ def resolve_spec(
         axes = tuple(axis for axis in axes if not is_manual_axis(mesh, axis))
         mixed = describe_mixed_types(f"axis {name!r}", axes, mesh)
         if mixed is not None:
-            raise strip_library_frames(ValueError(f"{mixed}{describe_array(names, sizes)}"))
+            raise make_error(ValueError, f"{mixed}{describe_array(names, sizes)}")
         mesh_axes.append((name, axes))
     spec = AxisLayout(mesh, tuple(mesh_axes), mapping.uneven).spec(names, sizes)
     if warn and mesh is not None:
@@ -101,8 +101,8 @@ def check_mapped_axes(
     for axis in axes:
         if mesh is not None and axis not in mesh.axis_names:
             problem = describe_unknown_mesh_axis(name, axis, mesh)
-            raise strip_library_frames(
-                ValueError(f"{problem}{describe_array(names, sizes)}{suggest_name(axis, mesh.axis_names)}")
+            raise make_error(
+                ValueError, f"{problem}{describe_array(names, sizes)}{suggest_name(axis, mesh.axis_names)}"
             )
 
 
@@ -366,8 +366,8 @@ def round_axis_for_partitioning(
     """
     parts = physical_axis_size(axis, mapping, mesh)
     if not isinstance(axis, Axis):
-        raise strip_library_frames(
-            TypeError(f"`round_axis_for_partitioning` needs a size: give `Axis({axis!r}, size)` instead of {axis!r}.")
+        raise make_error(
+            TypeError, f"`round_axis_for_partitioning` needs a size: give `Axis({axis!r}, size)` instead of {axis!r}."
         )
     return axis if parts is None or axis.size % parts == 0 else axis.resize(round_up(axis.size, parts))
 

@@ -19,7 +19,7 @@ from ..named._axis_layout import count_parts, get_entry_axes
 from ..named._base import is_traced, with_array
 from ..named._cache import cached_plan
 from ..named._format import format_axes, format_value
-from ..named._traceback import find_stacklevel, strip_library_frames
+from ..named._traceback import find_stacklevel, make_error
 from ._active_mesh import MeshLike, check_mesh, format_mesh_types, get_abstract_mesh, get_active_mesh, resolve_mesh
 from ._leaves import ARRAY_TYPES, LeafInfo, describe_leaves, format_prefix, get_array_shape, names_or_maps_leaves
 from ._mapping import AxisMapping, ResourceMapping, as_mapping
@@ -65,9 +65,7 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
         P('data', None)
     """
     if isinstance(tree, AxisMapping) or (mapping is not None and _is_mapping(tree) and not _is_mapping(mapping)):
-        raise strip_library_frames(
-            TypeError("`shard` takes the tree first and the mapping second; here the mapping is first.")
-        )
+        raise make_error(TypeError, "`shard` takes the tree first and the mapping second; here the mapping is first.")
     axis_mapping = as_mapping(mapping)
     if mesh is not None:
         _check_usable_mesh(mesh)
@@ -90,11 +88,10 @@ def _check_usable_mesh(mesh: Any) -> None:
     # JAX cannot leave Auto axes to the compiler in a function that it traces for Explicit axes alone.
     adds_auto_axes = AxisType.Auto in mesh.axis_types and AxisType.Auto not in active.axis_types
     if mesh.size != active.size or adds_auto_axes:
-        raise strip_library_frames(
-            ValueError(
-                f"`shard` inside a compiled function takes the active mesh {format_mesh_types(active)}, not "
-                f"{format_mesh_types(mesh)}; leave out `mesh=`, or shard over the other mesh outside"
-            )
+        raise make_error(
+            ValueError,
+            f"`shard` inside a compiled function takes the active mesh {format_mesh_types(active)}, not "
+            f"{format_mesh_types(mesh)}; leave out `mesh=`, or shard over the other mesh outside",
         )
 
 
@@ -278,10 +275,9 @@ def _find_leaf_names(leaf_info: LeafInfo, sizes: tuple[int, ...]) -> Names | Non
     if names is None and leaf_info.declared and len(sizes) > len(leaf_info.names or ()):
         declared = leaf_info.names or ()
         leading = f" or {format_axes((*leaf_info.leading_axes, *declared))}" if leaf_info.leading_axes else ""
-        raise strip_library_frames(
-            ValueError(
-                f"an array of shape {sizes} has {len(sizes)} axes, {format_axes(declared)}{leading} are declared"
-            )
+        raise make_error(
+            ValueError,
+            f"an array of shape {sizes} has {len(sizes)} axes, {format_axes(declared)}{leading} are declared",
         )
     return names
 

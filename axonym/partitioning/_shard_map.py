@@ -21,7 +21,7 @@ from ..named._base import format_shape
 from ..named._broadcasting import jit_inline
 from ..named._format import format_axes, suggest_name
 from ..named._static_result import is_array
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 from ._active_mapping import activate_mapping
 from ._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
 from ._mapping import AxisMapping, ResourceMapping, as_mapping
@@ -140,9 +140,7 @@ def shard_map(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         axis_mapping = as_mapping(mapping)
         if axis_mapping is None:
-            raise strip_library_frames(
-                ValueError("`shard_map` needs a mapping; use `with axis_mapping(...)` or pass `mapping=`")
-            )
+            raise make_error(ValueError, "`shard_map` needs a mapping; use `with axis_mapping(...)` or pass `mapping=`")
         region_mesh = resolve_mesh(mesh, "`shard_map`")
         # Sharding is strict, because a shard must never be taken for the full array.
         strict_mapping = axis_mapping.merged({}, uneven="error")
@@ -183,15 +181,12 @@ def _find_manual_axes(axis_names: Collection[str] | None, mesh: MeshLike) -> fro
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
     mesh_text = format_mesh(mesh)
     if not names:
-        raise strip_library_frames(
-            ValueError(f"the `axis_names` of `shard_map` are mesh axes of {mesh_text}, at least one")
-        )
+        raise make_error(ValueError, f"the `axis_names` of `shard_map` are mesh axes of {mesh_text}, at least one")
     for name in set(names) - set(mesh.axis_names):
         hint = suggest_name(name, mesh.axis_names)
-        raise strip_library_frames(
-            ValueError(
-                f"mesh axis {name!r} is in the `axis_names` of `shard_map`, but not in the mesh {mesh_text}{hint}"
-            )
+        raise make_error(
+            ValueError,
+            f"mesh axis {name!r} is in the `axis_names` of `shard_map`, but not in the mesh {mesh_text}{hint}",
         )
     return frozenset(names)
 
@@ -200,12 +195,11 @@ def _check_specs(specs: Sequence[P], region: _Region) -> None:
     for spec in specs:
         for axis in (axis for entry in spec for axis in get_entry_axes(entry)):
             if axis not in region.manual:
-                raise strip_library_frames(
-                    ValueError(
-                        f"{spec} is given to `shard_map`, which shards over {format_axes(sorted(region.manual))} "
-                        f"here and leaves mesh axis {axis!r} as it is; leave {axis!r} out of the spec, or add it to "
-                        "`axis_names`"
-                    )
+                raise make_error(
+                    ValueError,
+                    f"{spec} is given to `shard_map`, which shards over {format_axes(sorted(region.manual))} "
+                    f"here and leaves mesh axis {axis!r} as it is; leave {axis!r} out of the spec, or add it to "
+                    "`axis_names`",
                 )
 
 
@@ -219,7 +213,7 @@ def _broadcast_specs(specs: Any, tree: Any, message: str) -> list[P | None]:
     try:
         jax.tree.map(repeat, specs, tree, is_leaf=lambda x: x is None)
     except ValueError:
-        raise strip_library_frames(ValueError(message)) from None
+        raise make_error(ValueError, message) from None
     return broadcast
 
 
@@ -237,7 +231,7 @@ def _infer_arguments(tree: Any, in_specs: Any, region: _Region) -> tuple[list[_A
             by_name = resolve_spec(node.names, tuple(node.array.shape), region.mapping, region.mesh)
         except ValueError as error:
             remedy = "whatever `uneven` is, so leave an axis out of the mapping to replicate it"
-            raise strip_library_frames(ValueError(f"{error}; `shard_map` shards every mapped axis {remedy}")) from None
+            raise make_error(ValueError, f"{error}; `shard_map` shards every mapped axis {remedy}") from None
         arguments.append(_Argument(node, by_name, True))
     _check_sharded_alike(arguments)
     return arguments, treedef
@@ -252,11 +246,10 @@ def _check_sharded_alike(arguments: Sequence[_Argument]) -> None:
     for node, spec, is_by_name in arguments:
         for name, entry in zip(node.names, spec, strict=True) if is_by_name else ():
             if sharded.setdefault(name, entry is not None) != (entry is not None):
-                raise strip_library_frames(
-                    ValueError(
-                        f"axis {name!r} has size 1 in one argument of `shard_map` and is sharded in another; `rename` "
-                        "it in one of them"
-                    )
+                raise make_error(
+                    ValueError,
+                    f"axis {name!r} has size 1 in one argument of `shard_map` and is sharded in another; `rename` "
+                    "it in one of them",
                 )
 
 
@@ -313,12 +306,11 @@ def _infer_out_specs(
     for node, spec in zip(nodes, given_specs, strict=True):
         names = node.names if is_named_array(node) else ()
         if is_named_array(node) and len(names) != len(node.array.shape):
-            raise strip_library_frames(
-                ValueError(
-                    f"a result of `shard_map` with axes {format_axes(names)} is an array of shape "
-                    f"{tuple(node.array.shape)}: a collective such as `jax.lax.all_gather` has changed its axes; use "
-                    "`tiled=True`, or name the array anew"
-                )
+            raise make_error(
+                ValueError,
+                f"a result of `shard_map` with axes {format_axes(names)} is an array of shape "
+                f"{tuple(node.array.shape)}: a collective such as `jax.lax.all_gather` has changed its axes; use "
+                "`tiled=True`, or name the array anew",
             )
         by_name = region.restrict(resolve_spec(names, (None,) * len(names), region.mapping, region.mesh))
         if spec is None and check_vma:
@@ -334,10 +326,9 @@ def _check_replicated(node: Any, spec: P, region: _Region) -> None:
     varying = sorted(array.manual_axis_type.varying & region.manual - sharded)
     if varying:
         result_text = format_shape(node) if is_named_array(node) else f"a plain array of shape {node.shape}"
-        raise strip_library_frames(
-            ValueError(
-                f"the result {result_text} may differ from device to device along mesh axis {varying[0]!r}, to which "
-                f"none of its axes is mapped; combine the shards with `jax.lax.psum(x, {varying[0]!r})` or the like, "
-                "or pass `check_vma=False` if you know that it does not differ"
-            )
+        raise make_error(
+            ValueError,
+            f"the result {result_text} may differ from device to device along mesh axis {varying[0]!r}, to which "
+            f"none of its axes is mapped; combine the shards with `jax.lax.psum(x, {varying[0]!r})` or the like, "
+            "or pass `check_vma=False` if you know that it does not differ",
         )

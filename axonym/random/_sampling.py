@@ -27,7 +27,7 @@ from ..named._broadcasting import cached_jit, check_matching_sizes, split_operan
 from ..named._format import format_axes, format_value
 from ..named._operation import run_operation
 from ..named._sharding import constrain_sharding, place_array
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 
 
 Core: TypeAlias = tuple[AxisSelector, ...]
@@ -110,11 +110,10 @@ def _plan_parameter(value: Any, core: Core, names: Names, sizes: tuple[int, ...]
     batch_names = tuple(parameter_names[dim] for dim in batch_dims)
     extra_names = [name for name in batch_names if name not in names]
     if extra_names:
-        raise strip_library_frames(
-            ValueError(
-                f"a parameter has axes {format_axes(extra_names)}, which the array to draw, "
-                f"{format_axes(names, sizes)}, lacks"
-            )
+        raise make_error(
+            ValueError,
+            f"a parameter has axes {format_axes(extra_names)}, which the array to draw, "
+            f"{format_axes(names, sizes)}, lacks",
         )
     check_matching_sizes((batch_names, tuple(array.shape[dim] for dim in batch_dims)), (names, sizes))
     # The axes along which draws are independent come first, in the order of the result, then the core axes.
@@ -155,14 +154,12 @@ def as_plain_key(key: Any) -> Any:
     """Returns a key as a plain array."""
     if isinstance(key, NamedBase):
         if key.names:
-            raise strip_library_frames(
-                ValueError(f"one key is needed, not keys {format_shape(key)}; use `axonym.vmap` over their axes")
+            raise make_error(
+                ValueError, f"one key is needed, not keys {format_shape(key)}; use `axonym.vmap` over their axes"
             )
         key = key.array
     if not isinstance(key, jax.Array | np.ndarray):
-        raise strip_library_frames(
-            TypeError(f"A random key such as `jax.random.key(0)` is needed, not {format_value(key)}.")
-        )
+        raise make_error(TypeError, f"A random key such as `jax.random.key(0)` is needed, not {format_value(key)}.")
     # Keys of `jax.random.key` have a dtype of JAX and no axes; those of `jax.random.PRNGKey` are vectors of uint32.
     is_untyped = isinstance(key.dtype, np.dtype)
     if is_untyped and key.dtype != np.uint32:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..named._format import format_value
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -13,9 +13,9 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 def check_count(name: str, value: Any, meaning: str) -> None:
     """Raises an error for an option that is not an integer of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise strip_library_frames(TypeError(f"`{name}` is {meaning}, an integer; it was {format_value(value)}."))
+        raise make_error(TypeError, f"`{name}` is {meaning}, an integer; it was {format_value(value)}.")
     if value < 0:
-        raise strip_library_frames(ValueError(f"`{name}` is {meaning}; it was {value}."))
+        raise make_error(ValueError, f"`{name}` is {meaning}; it was {value}.")
 
 
 def format_bytes(number: int) -> str:

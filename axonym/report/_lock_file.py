@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from ..mesh._describe import escape_unprintable
 from ..named._axis_layout import get_entry_axes
 from ..named._format import format_axes
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 from ._explanation import LeafReport
 from ._format import shorten_list
 from ._write_file import check_path, write_file
@@ -36,9 +36,7 @@ def make_lock(leaves: Iterable[LeafReport], mesh: Mapping[str, int], problems: S
     """Returns the lock of arrays on a mesh with these sizes; raises a ValueError if the specs have problems."""
     if problems:
         lines = shorten_list(problems, _MOST_PROBLEMS, "`problems` of the report")
-        raise strip_library_frames(
-            ValueError("\n  ".join(["nothing can be locked, because the specs have problems:", *lines]))
-        )
+        raise make_error(ValueError, "\n  ".join(["nothing can be locked, because the specs have problems:", *lines]))
     sizes, arrays, counts = _drop_small_axes(mesh), dict[str, Any](), Counter[str]()
     for leaf in leaves:
         counts[leaf.path] += 1  # paths repeat if two keys have one repr
@@ -99,12 +97,12 @@ def compare_with_lock(path: str | os.PathLike[str], lock: Lock, remedy: str) -> 
         version = locked["format"]
         lines = _list_differences(locked, lock) if version == FORMAT else []
     except FileNotFoundError:
-        raise strip_library_frames(FileNotFoundError(f"there is no sharding lock {name}; {remedy}")) from None
+        raise make_error(FileNotFoundError, f"there is no sharding lock {name}; {remedy}") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # not UTF-8, not JSON, or not a lock
-        raise strip_library_frames(ValueError(f"{name} is not a sharding lock, or is damaged; {remedy}")) from None
+        raise make_error(ValueError, f"{name} is not a sharding lock, or is damaged; {remedy}") from None
     if version != FORMAT:
         reads = f"this version of Axonym reads format {FORMAT}"
-        raise strip_library_frames(ValueError(f"the sharding lock {name} has format {version!r}, {reads}; {remedy}"))
+        raise make_error(ValueError, f"the sharding lock {name} has format {version!r}, {reads}; {remedy}")
     return [escape_unprintable(line) for line in lines]
 
 
@@ -150,7 +148,7 @@ def _format_locked_array(path: str, array: dict[str, Any]) -> str:
 def _format_locked_spec(array: dict[str, Any]) -> str:
     entries = [tuple(entry) if isinstance(entry, list) else entry for entry in array["spec"]]
     if len(entries) != len(array["shape"]):
-        raise strip_library_frames(ValueError("the spec of an array in a lock has an entry for each axis"))
+        raise make_error(ValueError, "the spec of an array in a lock has an entry for each axis")
     sums = [f"{kind}={{{', '.join(map(repr, array[kind]))}}}" for kind in _REDUCTIONS if array.get(kind)]
     spec = f"P({', '.join([*(_FREE if entry == _FREE else repr(entry) for entry in entries), *sums])})"
     place = array.get("on")

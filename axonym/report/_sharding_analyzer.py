@@ -10,7 +10,7 @@ from jax.tree_util import keystr
 from ..named._array import NamedArray
 from ..named._axis_layout import MeshLike
 from ..named._format import format_value, suggest_name
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 from ..partitioning._active_mesh import check_mesh, format_mesh, get_active_mesh, resolve_mesh
 from ..partitioning._leaves import count_array_bytes, describe_leaves, get_array_shape
 from ..partitioning._mapping import AxisMapping
@@ -47,8 +47,8 @@ def match_specs(tree: Any, specs: Any, mesh: MeshLike) -> tuple[list[MatchedSpec
         )
     leaves = jax.tree.leaves(tree)
     if leaves and all(isinstance(leaf, P) for leaf in leaves):
-        raise strip_library_frames(
-            TypeError("The first argument has `PartitionSpec`s in place of arrays; the specs are the second one.")
+        raise make_error(
+            TypeError, "The first argument has `PartitionSpec`s in place of arrays; the specs are the second one."
         )
     pairs = _list_rule_specs(specs, tree, mesh) if isinstance(specs, ShardingRule) else _pair_specs(tree, specs)
     matched: list[MatchedSpec] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._atomic_file import check_file_path, open_replacement
 from ..named._format import format_value
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 
 
 def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str) -> Path:
@@ -23,7 +23,7 @@ def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str)
 
 def check_path(path: Any, kind: str) -> None:
     if not isinstance(path, str | os.PathLike):
-        raise strip_library_frames(TypeError(f"The {kind} needs the path of a file, not {format_value(path)}."))
+        raise make_error(TypeError, f"The {kind} needs the path of a file, not {format_value(path)}.")
 
 
 def write_html_page(path: str | os.PathLike[str], title: str, content: str, example: str) -> Path:

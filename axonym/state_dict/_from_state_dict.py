@@ -17,7 +17,7 @@ from ..named._format import format_value, suggest_name
 from ..named._numpy_input import MASK_PROBLEM, find_array_problem, find_range_problem, is_jax_dtype
 from ..named._shape._rearrange import rearrange
 from ..named._sharding import constrain_sharding
-from ..named._traceback import strip_library_frames
+from ..named._traceback import make_error
 from ._keys import (
     NO_NAMES,
     FieldNames,
@@ -189,7 +189,7 @@ def read_state_dict(
 
 def check_dtype_rule(dtypes: Any) -> None:
     if dtypes not in ("check", "cast", "keep"):
-        raise strip_library_frames(ValueError(f"`dtypes` is 'check', 'cast' or 'keep', not {format_value(dtypes)}"))
+        raise make_error(ValueError, f"`dtypes` is 'check', 'cast' or 'keep', not {format_value(dtypes)}")
 
 
 @contextmanager
@@ -213,7 +213,7 @@ def report_misfits(reader: R, prefix: str | None, strict: bool) -> Iterator[R]:
             lines.append(f"{key!r} {reason}{suggestion}")
         if len(reasons) > _SHOWN:
             lines.append(f"and {len(reasons) - _SHOWN} more")
-        raise strip_library_frames(ValueError("\n  ".join(lines))) from None
+        raise make_error(ValueError, "\n  ".join(lines)) from None
 
 
 def _list_unread(reader: StateDictReader, prefix: str | None) -> list[str]:

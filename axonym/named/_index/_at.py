@@ -12,7 +12,7 @@ from .._base import N, NamedBase, check_named, format_shape, is_traced, with_arr
 from .._broadcasting import cached_jit, check_matching_sizes, split_operand
 from .._cache import make_static_key
 from .._format import format_axes, format_value
-from .._traceback import strip_library_frames
+from .._traceback import make_error
 from ._gather_scatter import (
     Options,
     gather_elements,
@@ -90,8 +90,8 @@ def take(x: N, axis: AxisSelector, index: Index, *, fill: Any = None, mode: Any 
         (batch: 1, pos: 3, embed: 4)
     """
     if type(axis) is not str and not isinstance(axis, str | Axis):
-        raise strip_library_frames(
-            TypeError(f"`take` takes the axis before the index, `take(x, 'vocab', index)`, not {format_value(axis)}.")
+        raise make_error(
+            TypeError, f"`take` takes the axis before the index, `take(x, 'vocab', index)`, not {format_value(axis)}."
         )
     return _select_elements(x, (axis, index), fill, mode)
 

@@ -20,7 +20,7 @@ from .._broadcasting import align_axes
 from .._cache import get_static_value
 from .._operation import name_dims, replicate_axes, run_operation
 from .._sharding import get_out_sharding, reshard_by_name
-from .._traceback import strip_library_frames
+from .._traceback import make_error
 from ._index_parser import WINDOWS, Entries, IndexEntry, IndexPlan
 
 
@@ -384,7 +384,7 @@ def convert_values(value: Any, dtype: Any) -> Any:
     value = jnp.asarray(value)
     for kind in (jnp.inexact, jnp.complexfloating):
         if jnp.issubdtype(value.dtype, kind) and not jnp.issubdtype(dtype, kind):
-            raise strip_library_frames(
-                TypeError(f"Elements of {dtype} cannot take values of {value.dtype}; convert either with `astype`.")
+            raise make_error(
+                TypeError, f"Elements of {dtype} cannot take values of {value.dtype}; convert either with `astype`."
             )
     return value.astype(dtype)

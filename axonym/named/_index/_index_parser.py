@@ -17,7 +17,7 @@ from .._broadcasting import check_matching_sizes
 from .._cache import cached_plan
 from .._format import format_axes, format_value
 from .._numpy_input import MASK_PROBLEM
-from .._traceback import strip_library_frames
+from .._traceback import make_error
 
 
 @dataclass(frozen=True, init=False)
@@ -215,7 +215,7 @@ def parse_index(x: NamedBase, items: Items) -> tuple[tuple[Part, ...], tuple[Any
             name = axis_name(selector)
         except TypeError:
             if isinstance(items, tuple):
-                raise strip_library_frames(_make_position_error(x, items)) from None
+                raise _make_position_error(x, items) from None
             raise
         kind, detail, array = _parse_axis_index(x, name, index)
         parts.append(Part(selector, kind, detail, array.shape if kind in ("array", "mask") else ()))
@@ -230,18 +230,16 @@ def convert_mask(x: NamedBase, part: Part, array: Any) -> tuple[Part, Any]:
     name, mask_names = axis_name(part.selector), part.detail
     remedy = f"keep the axes and fill the other elements, as in `axonym.index(x, {{{name!r}: mask}}, fill=0)`"
     if len(mask_names) > 1:
-        raise strip_library_frames(
-            ValueError(
-                f"a mask with the axes ({', '.join(mask_names)}) may pick a different number of elements along axis "
-                f"{name!r} of {format_shape(x)} for each of them; {remedy}"
-            )
+        raise make_error(
+            ValueError,
+            f"a mask with the axes ({', '.join(mask_names)}) may pick a different number of elements along axis "
+            f"{name!r} of {format_shape(x)} for each of them; {remedy}",
         )
     if is_traced(array):
-        raise strip_library_frames(
-            TypeError(
-                f"axis {name!r} of {format_shape(x)} is indexed by a traced mask, so the number of elements it picks "
-                f"is not known; {remedy}"
-            )
+        raise make_error(
+            TypeError,
+            f"axis {name!r} of {format_shape(x)} is indexed by a traced mask, so the number of elements it picks "
+            f"is not known; {remedy}",
         )
     positions = np.flatnonzero(np.asarray(array))
     return Part(part.selector, "array", mask_names, positions.shape), positions
@@ -259,22 +257,20 @@ def check_index_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) ->
             continue
         name, size = x.names[dim], x.array.shape[dim]
         if kind == "unchecked window":
-            raise strip_library_frames(
-                IndexError(
-                    f"a `dslice` of {detail} elements from {low} runs over the end of axis {name!r} of "
-                    f"{format_shape(x)}; if that is intended, give `mode`, as in "
-                    f"`axonym.index(x, {{{name!r}: index}}, mode='fill')` or "
-                    f"`x.at[{name!r}, index].set(value, mode='drop')`"
-                )
+            raise make_error(
+                IndexError,
+                f"a `dslice` of {detail} elements from {low} runs over the end of axis {name!r} of "
+                f"{format_shape(x)}; if that is intended, give `mode`, as in "
+                f"`axonym.index(x, {{{name!r}: index}}, mode='fill')` or "
+                f"`x.at[{name!r}, index].set(value, mode='drop')`",
             )
         if kind != "window" and not -size <= low <= high < size:
             index_label = "an index" if np.ndim(array) else f"index {low}"
-            raise strip_library_frames(
-                IndexError(
-                    f"{index_label} of axis {name!r} of {format_shape(x)} is out of range for size {size}; if that is "
-                    f"intended, give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='clip')` or "
-                    f"`x.at[{name!r}, index].set(value, mode='drop')`"
-                )
+            raise make_error(
+                IndexError,
+                f"{index_label} of axis {name!r} of {format_shape(x)} is out of range for size {size}; if that is "
+                f"intended, give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='clip')` or "
+                f"`x.at[{name!r}, index].set(value, mode='drop')`",
             )
 
 
@@ -283,7 +279,7 @@ def _iterate_items(x: NamedBase, items: Any) -> Iterable[tuple[AxisSelector, Any
         return zip(items[::2], items[1::2], strict=True)
     if isinstance(items, Mapping):
         return items.items()
-    raise strip_library_frames(_make_position_error(x, items))
+    raise _make_position_error(x, items)
 
 
 def _make_position_error(x: NamedBase, items: Any) -> ValueError:
@@ -292,9 +288,10 @@ def _make_position_error(x: NamedBase, items: Any) -> ValueError:
     if getattr(items, "dtype", None) == np.bool_:
         remedy = f"; `axonym.where(mask, x, 0)` keeps the axes, and x[{first!r}, mask] picks along one"
     second = f"x[{first!r}, 3, {last!r}, 0:2], " if first != last else ""
-    return ValueError(
+    return make_error(
+        ValueError,
         f"an index names its axes, as in x[{first!r}, 3], {second}or x[{{{first!r}: 3}}], not "
-        f"x[{_format_positions(items)}]{remedy}"
+        f"x[{_format_positions(items)}]{remedy}",
     )
 
 
@@ -317,29 +314,25 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
         try:
             return "slice", tuple([None if i is None else operator.index(i) for i in bounds]), None
         except TypeError:  # of JAX, for a traced integer, or of Python
-            raise strip_library_frames(
-                TypeError(
-                    f"a slice of axis {name!r} of {format_shape(x)} needs integers that are known before the program "
-                    "runs; `axonym.ds(start, length)` is a slice from a traced start"
-                )
+            raise make_error(
+                TypeError,
+                f"a slice of axis {name!r} of {format_shape(x)} needs integers that are known before the program "
+                "runs; `axonym.ds(start, length)` is a slice from a traced start",
             ) from None
     if isinstance(index, dslice):
         start = index.start if type(index.start) is int else _as_integer_array(x, name, index.start)
         if np.ndim(start):
-            raise strip_library_frames(
-                ValueError(
-                    f"a `dslice` of axis {name!r} of {format_shape(x)} starts at {format_value(start)}, not at an "
-                    "integer"
-                )
+            raise make_error(
+                ValueError,
+                f"a `dslice` of axis {name!r} of {format_shape(x)} starts at {format_value(start)}, not at an integer",
             )
         return _classify_window(x, name, start, index.length), index.length, start
     array = _as_index_array(index)
     if not isinstance(index, NamedBase) and array.ndim > 1:
-        raise strip_library_frames(
-            ValueError(
-                f"an index of shape {array.shape} for axis {name!r} of {format_shape(x)} has no axis names; "
-                "give it some with `axonym.named(index, axes)`"
-            )
+        raise make_error(
+            ValueError,
+            f"an index of shape {array.shape} for axis {name!r} of {format_shape(x)} has no axis names; "
+            "give it some with `axonym.named(index, axes)`",
         )
     names = index.names if isinstance(index, NamedBase) else (name,) * array.ndim
     if array.dtype.kind not in "iu":  # the common case first: `jnp.issubdtype` takes longer
@@ -374,11 +367,10 @@ def _as_integer_array(x: NamedBase, name: str, index: Any) -> Any:
     if jnp.issubdtype(array.dtype, jnp.integer):
         return array
     if jnp.issubdtype(array.dtype, jnp.bool_):
-        raise strip_library_frames(
-            TypeError(
-                f"axis {name!r} of {format_shape(x)} is indexed by integers or by a mask with this axis, not by a "
-                "single boolean; use `axonym.where` to choose by a condition"
-            )
+        raise make_error(
+            TypeError,
+            f"axis {name!r} of {format_shape(x)} is indexed by integers or by a mask with this axis, not by a "
+            "single boolean; use `axonym.where` to choose by a condition",
         )
     label = format_value(index) if array.dtype.kind in "OUS" else array.dtype
-    raise strip_library_frames(TypeError(f"axis {name!r} of {format_shape(x)} is indexed by integers, not by {label}"))
+    raise make_error(TypeError, f"axis {name!r} of {format_shape(x)} is indexed by integers, not by {label}")

@@ -27,7 +27,7 @@ from .._broadcasting import align_axes, broadcast_names, cached_jit, check_match
 from .._format import format_axes, format_value
 from .._operation import run_operation
 from .._sharding import get_out_sharding, reshard_by_name
-from .._traceback import strip_library_frames
+from .._traceback import make_error
 
 
 def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_extra_axes: bool = True) -> N:
@@ -247,21 +247,19 @@ def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
     """
     check_named(x)
     if not hasattr(renames, "items"):
-        raise strip_library_frames(
-            TypeError(
-                "`rename` takes a mapping from old to new names, such as {'pos': 'key_pos'}, not "
-                f"{format_value(renames)}."
-            )
+        raise make_error(
+            TypeError,
+            "`rename` takes a mapping from old to new names, such as {'pos': 'key_pos'}, not "
+            f"{format_value(renames)}.",
         )
     names = list(x.names)
     for old_axis, new_axis in renames.items():
         dim = find_axis(x.names, x.array.shape, old_axis)
         if isinstance(new_axis, Axis) and new_axis.size != x.array.shape[dim]:
-            raise strip_library_frames(
-                ValueError(
-                    f"axis {x.names[dim]!r} has size {x.array.shape[dim]}, it cannot become "
-                    f"{format_axes([new_axis.name], [new_axis.size])}"
-                )
+            raise make_error(
+                ValueError,
+                f"axis {x.names[dim]!r} has size {x.array.shape[dim]}, it cannot become "
+                f"{format_axes([new_axis.name], [new_axis.size])}",
             )
         names[dim] = axis_name(new_axis)
     check_unique_names(tuple(names))

@@ -28,7 +28,7 @@ from .._cache import cached_plan
 from .._format import format_axes, format_value
 from .._operation import replicate_axes, run_operation
 from .._sharding import reshard_by_name
-from .._traceback import strip_library_frames
+from .._traceback import make_error
 
 
 _Operand: TypeAlias = tuple[Names, tuple[int, ...]]
@@ -62,8 +62,8 @@ def _plan_stack(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Cal
     name = axis_name(axis)
     row_names = _check_same_axes("stack", name, operands, None)
     if isinstance(axis, Axis) and axis.size != len(operands):
-        raise strip_library_frames(
-            ValueError(f"axis {name!r} has size {axis.size}, {len(operands)} arrays were given to `stack`")
+        raise make_error(
+            ValueError, f"axis {name!r} has size {axis.size}, {len(operands)} arrays were given to `stack`"
         )
     check_unique_names((name, *row_names))
     names = intern_names((name, *row_names))
@@ -106,8 +106,8 @@ def _plan_concatenate(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tup
     dim = names.index(name)
     size = sum(sizes[array_names.index(name)] for array_names, sizes in operands)
     if isinstance(axis, Axis) and axis.size != size:
-        raise strip_library_frames(
-            ValueError(f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
+        raise make_error(
+            ValueError, f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}"
         )
     operand_names = [array_names for array_names, _ in operands]
     # Not sharded along the axis: an array may have fewer elements there than the mesh axis has devices.
@@ -127,11 +127,10 @@ def _align_rows(arrays: Sequence[Any], operands: Sequence[Names], names: Names, 
 
 def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, arrays: Iterable[N]) -> N:
     if type(axis) is not str and not isinstance(axis, str | Axis):
-        raise strip_library_frames(
-            TypeError(
-                f"`{function}` takes an axis and a list of arrays, `{function}('pos', [x, y])`, not "
-                f"{format_value(axis)} and {format_value(arrays)}."
-            )
+        raise make_error(
+            TypeError,
+            f"`{function}` takes an axis and a list of arrays, `{function}('pos', [x, y])`, not "
+            f"{format_value(axis)} and {format_value(arrays)}.",
         )
     rows = list(arrays)
     for x in rows:
@@ -143,28 +142,26 @@ def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, ar
 def _check_same_axes(function: str, name: str, operands: tuple[_Operand, ...], joined_axis: str | None) -> Names:
     """Returns the names of the first array, which all must have, with the same sizes except along `joined_axis`."""
     if not operands:
-        raise strip_library_frames(ValueError(f"`{function}` along {name!r} needs at least one array"))
+        raise make_error(ValueError, f"`{function}` along {name!r} needs at least one array")
     check_rank(*operands[0])
     first_sizes = dict(zip(*operands[0], strict=True))
     for operand in operands:
         check_rank(*operand)
         sizes = dict(zip(*operand, strict=True))
         if sizes.keys() != first_sizes.keys():
-            raise strip_library_frames(
-                ValueError(
-                    f"`{function}` takes arrays of the same axes, not {format_axes(*operands[0])} and "
-                    f"{format_axes(*operand)}"
-                )
+            raise make_error(
+                ValueError,
+                f"`{function}` takes arrays of the same axes, not {format_axes(*operands[0])} and "
+                f"{format_axes(*operand)}",
             )
         for axis, size in first_sizes.items():
             if axis != joined_axis and sizes[axis] != size:
                 # In the order of the first array, so that the sizes that differ stand at the same place.
                 aligned = format_axes(tuple(first_sizes), [sizes[key] for key in first_sizes])
-                raise strip_library_frames(
-                    ValueError(
-                        f"axis {axis!r} has size {size} and size {sizes[axis]} in {format_axes(*operands[0])} and "
-                        f"{aligned}"
-                    )
+                raise make_error(
+                    ValueError,
+                    f"axis {axis!r} has size {size} and size {sizes[axis]} in {format_axes(*operands[0])} and "
+                    f"{aligned}",
                 )
     return operands[0][0]
 

@@ -17,7 +17,7 @@ from .._format import format_value
 from .._operation import name_dims, replicate_axes
 from .._sharding import reshard_named
 from .._static_result import is_array, unpack_result
-from .._traceback import hide_library_frames, strip_library_frames
+from .._traceback import hide_library_frames, make_error
 from ._checkpoint import Policy, Remat, checkpoint_scan, parse_remat
 from ._slices import SlicedArgs, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
 
@@ -82,9 +82,7 @@ def scan(
 def check_scan_result(returned: Any) -> tuple[Any, Any]:
     """Returns what the function given to `scan` returned; raises a TypeError if it is not a pair."""
     if not isinstance(returned, tuple) or len(returned) != 2:
-        raise strip_library_frames(
-            TypeError("The function given to `scan` must return a pair: the next carry and a result.")
-        )
+        raise make_error(TypeError, "The function given to `scan` must return a pair: the next carry and a result.")
     return returned
 
 
@@ -234,19 +232,17 @@ def _check_carry(function: str, carry: Any, next_carry: Any) -> None:
         if not is_named_array(leaf) and not is_named_array(next_leaf):
             continue
         if _get_carry_axes(leaf) != _get_carry_axes(next_leaf):
-            raise strip_library_frames(
-                TypeError(
-                    f"The carry of `{function}` is {_format_carry(leaf)} before a step and {_format_carry(next_leaf)} "
-                    "after it; every step must return it with the same axes in the same order."
-                )
+            raise make_error(
+                TypeError,
+                f"The carry of `{function}` is {_format_carry(leaf)} before a step and {_format_carry(next_leaf)} "
+                "after it; every step must return it with the same axes in the same order.",
             )
         # JAX itself converts a weakly typed carry to the dtype that the step returns.
         if leaf.dtype != next_leaf.dtype and not jax.typeof(leaf.array).weak_type:
-            raise strip_library_frames(
-                TypeError(
-                    f"The carry of `{function}` is {_format_carry(leaf)} of {leaf.dtype} before a step and of "
-                    f"{next_leaf.dtype} after it; convert it with `astype`."
-                )
+            raise make_error(
+                TypeError,
+                f"The carry of `{function}` is {_format_carry(leaf)} of {leaf.dtype} before a step and of "
+                f"{next_leaf.dtype} after it; convert it with `astype`.",
             )
 
 

@@ -24,7 +24,7 @@ from .._base import format_shape, get_plain_array, with_array
 from .._format import format_value, suggest_name
 from .._operation import name_dims, run_operation
 from .._static_result import pack_result
-from .._traceback import strip_library_frames
+from .._traceback import make_error
 
 
 SliceDim: TypeAlias = bool | int | None
@@ -117,11 +117,10 @@ def slice_args(
             origin = f"it is {argument}"
             if not is_named_array(leaf) and dim == 0:
                 origin = f"{argument} has leading dimension {leaf_size}"
-            raise strip_library_frames(
-                ValueError(
-                    f"`{function}` over axis {name!r} of size {size} got {label}, which has size {leaf_size} there; "
-                    f"{origin}"
-                )
+            raise make_error(
+                ValueError,
+                f"`{function}` over axis {name!r} of size {size} got {label}, which has size {leaf_size} there; "
+                f"{origin}",
             )
     return SlicedArgs(Axis(name, size), treedef, leaves, dims)
 
@@ -133,7 +132,7 @@ def _find_common_size(leaves: list[Any], dims: list[int | None], axis: AxisSelec
     if not sliced:
         names = [leaf_name for leaf in leaves if is_named_array(leaf) for leaf_name in leaf.names]
         hint = suggest_name(name, names) or "; give an `Axis` with its size"
-        raise strip_library_frames(ValueError(f"`{function}` over axis {name!r}: no argument has it{hint}"))
+        raise make_error(ValueError, f"`{function}` over axis {name!r}: no argument has it{hint}")
     # A plain array may be sliced by mistake, so that errors are about the array that differs from a named one.
     leaf, dim = next(((leaf, dim) for leaf, dim in sliced if is_named_array(leaf)), sliced[0])
     return get_plain_array(leaf).shape[dim]
@@ -172,14 +171,13 @@ def _find_sliced_dim(leaf: Any, axis: AxisSelector, name: str, spec: SliceSpec) 
     if dim is None or isinstance(dim, bool | np.bool_):
         return 0 if dim else None
     if not isinstance(dim, int | np.integer):
-        raise strip_library_frames(
-            TypeError(
-                "Whether a plain array is sliced must be True, False, None or the position of an axis, "
-                f"not {format_value(dim)}."
-            )
+        raise make_error(
+            TypeError,
+            "Whether a plain array is sliced must be True, False, None or the position of an axis, "
+            f"not {format_value(dim)}.",
         )
     if not -leaf.ndim <= dim < leaf.ndim:
-        raise strip_library_frames(ValueError(f"a plain array of shape {leaf.shape} has no axis at position {dim}"))
+        raise make_error(ValueError, f"a plain array of shape {leaf.shape} has no axis at position {dim}")
     return operator.index(dim) % leaf.ndim
 
 
@@ -190,10 +188,9 @@ def pack_stacked(result: Any, axis: str) -> Any:
         if not isinstance(leaf, NamedArray):
             return leaf
         if axis in leaf.names:
-            raise strip_library_frames(
-                ValueError(
-                    f"the result {format_shape(leaf)} already has axis {axis!r}, along which results are stacked"
-                )
+            raise make_error(
+                ValueError,
+                f"the result {format_shape(leaf)} already has axis {axis!r}, along which results are stacked",
             )
         return with_array(leaf, leaf.array, intern_names((axis, *leaf.names)))
 

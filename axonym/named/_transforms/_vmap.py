@@ -12,7 +12,7 @@ from .._axis import AxisSelection, AxisSelector
 from .._axis_layout import read_layout
 from .._sharding import get_mesh_axes
 from .._static_result import unpack_result
-from .._traceback import hide_library_frames, strip_library_frames
+from .._traceback import hide_library_frames, make_error
 from ._slices import UNSLICED, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
 
 
@@ -117,9 +117,7 @@ def _find_specs(
     if not specs and not kwspecs:
         return default
     if len(specs) > len(args):
-        raise strip_library_frames(
-            ValueError(f"`vmap` with `args` for {len(specs)} positional arguments was given {len(args)}")
-        )
+        raise make_error(ValueError, f"`vmap` with `args` for {len(specs)} positional arguments was given {len(args)}")
     spec_by_key = {**dict(enumerate(specs)), **kwspecs}
     leaf_specs: list[SliceSpec] = []
     for key, argument in (*enumerate(args), *sorted(kwargs.items())):  # sorted, as JAX flattens them
@@ -140,8 +138,8 @@ def _spread_spec(key: int | str, spec: Any, argument: Any) -> list[SliceSpec]:
     try:
         jax.tree.map(repeat_spec, spec, argument, is_leaf=lambda x: x is None)
     except ValueError:
-        raise strip_library_frames(
-            ValueError(f"the specs given to `vmap` for argument {key!r} are a tree that does not fit it")
+        raise make_error(
+            ValueError, f"the specs given to `vmap` for argument {key!r} are a tree that does not fit it"
         ) from None
     return leaf_specs
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax.tree_util import keystr
 
 from ...named._base import is_traced
-from ...named._traceback import find_stacklevel, strip_library_frames
+from ...named._traceback import find_stacklevel, make_error
 from ._arguments import ArgumentPartition, Signature, StaticArgs, fill_tree, is_array_type
 
 
@@ -36,31 +36,25 @@ class Donation:
             by_position = (by_position,)  # of a single argument
         self._by_position = tuple(by_position)
         if by_name is not None and not isinstance(by_name, Mapping):
-            raise strip_library_frames(
-                TypeError(f"`donate_kwargs` is a mapping from names to booleans, not {by_name!r}.")
-            )
+            raise make_error(TypeError, f"`donate_kwargs` is a mapping from names to booleans, not {by_name!r}.")
         if len(self._by_position) > len(positional) and not signature.any_position:
-            raise strip_library_frames(
-                ValueError(
-                    f"`donate_args` has {len(self._by_position)} entries; the function takes {len(positional)} "
-                    f"arguments by position: {', '.join(positional)}"
-                )
+            raise make_error(
+                ValueError,
+                f"`donate_args` has {len(self._by_position)} entries; the function takes {len(positional)} "
+                f"arguments by position: {', '.join(positional)}",
             )
         by_both = zip(positional, self._by_position, strict=False)
         self._by_name = {**{n: flag for n, flag in by_both if n in signature.by_keyword}, **(by_name or {})}
         unknown = [name for name in self._by_name if name not in named]
         if unknown and not signature.any_keyword:
-            raise strip_library_frames(
-                ValueError(f"`donate_kwargs` names {unknown[0]!r}; the function takes {', '.join(named)}")
-            )
+            raise make_error(ValueError, f"`donate_kwargs` names {unknown[0]!r}; the function takes {', '.join(named)}")
         flags = jax.tree.leaves((self._by_position, self._by_name))
         for flag in flags:
             if not callable(flag) and not isinstance(flag, bool | np.bool_):
-                raise strip_library_frames(
-                    TypeError(
-                        f"Donation is specified by booleans, trees of booleans or functions, not {flag!r}; give one "
-                        "for each argument, not the positions of arguments."
-                    )
+                raise make_error(
+                    TypeError,
+                    f"Donation is specified by booleans, trees of booleans or functions, not {flag!r}; give one "
+                    "for each argument, not the positions of arguments.",
                 )
         self._is_empty = not any(flags)
         self._warned_of: set[str] = set()
@@ -85,8 +79,8 @@ class Donation:
             try:
                 jax.tree.map(set_flags, spec, arg, is_leaf=lambda x: x is None)
             except ValueError as error:
-                raise strip_library_frames(
-                    ValueError(f"a tree of booleans for donation does not fit its argument: {error}")
+                raise make_error(
+                    ValueError, f"a tree of booleans for donation does not fit its argument: {error}"
                 ) from None
         return tuple(flags)
 
@@ -122,11 +116,10 @@ def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, sign
             if id(leaf) in owners:
                 described = signature.describe_arguments(partition.treedef)
                 path, same_path = (keystr(described[i].path) for i in (owners[id(leaf)], position))
-                raise strip_library_frames(
-                    ValueError(
-                        f"`{name}` donates {path}, which is the same array as {same_path}; pass a copy for one of "
-                        "them, made with `jax.numpy.copy`"
-                    )
+                raise make_error(
+                    ValueError,
+                    f"`{name}` donates {path}, which is the same array as {same_path}; pass a copy for one of "
+                    "them, made with `jax.numpy.copy`",
                 )
             if mask is partition.donated:
                 owners[id(leaf)] = position
@@ -140,11 +133,10 @@ def _check_not_deleted(leaves: Sequence[Any], partition: ArgumentPartition, sign
         leaf = leaves[position]
         if isinstance(leaf, jax.Array) and not is_traced(leaf) and leaf.is_deleted():
             path = keystr(signature.describe_arguments(partition.treedef)[position].path)
-            raise strip_library_frames(
-                ValueError(
-                    f"`{name}` donates {path}, which is deleted, because an earlier call donated it; pass what that "
-                    "call returned"
-                )
+            raise make_error(
+                ValueError,
+                f"`{name}` donates {path}, which is deleted, because an earlier call donated it; pass what that "
+                "call returned",
             )
 
 

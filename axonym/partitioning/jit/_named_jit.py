@@ -21,7 +21,7 @@ from ...named._cache import cached_plan, shared_object
 from ...named._format import format_value, suggest_name
 from ...named._named_call import enter_scope
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
-from ...named._traceback import find_caller, find_stacklevel, hide_library_frames, strip_library_frames
+from ...named._traceback import find_caller, find_stacklevel, hide_library_frames, make_error
 from .._active_mapping import activate_mapping
 from .._active_mesh import get_abstract_mesh, require_mesh
 from .._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
@@ -344,11 +344,10 @@ class NamedJit(Generic[Args, R]):
             try:
                 hash(leaf if is_static else None)
             except TypeError:
-                raise strip_library_frames(
-                    TypeError(
-                        f"{keystr(leaf_info.path)} is not an array, so it is static, but a {type(leaf).__name__} is "
-                        "not hashable; pass an array or a hashable value"
-                    )
+                raise make_error(
+                    TypeError,
+                    f"{keystr(leaf_info.path)} is not an array, so it is static, but a {type(leaf).__name__} is "
+                    "not hashable; pass an array or a hashable value",
                 ) from None
 
     def _find_argument_error(
@@ -489,22 +488,20 @@ def named_jit(
             remedy = f"; {_REMEDIES[option]}."
         else:
             remedy = suggest_name(option, options) or f"; it takes {', '.join(options)}."
-        raise strip_library_frames(TypeError(f"`named_jit` has no option `{option}`{remedy}"))
+        raise make_error(TypeError, f"`named_jit` has no option `{option}`{remedy}")
     check_flag("`retrace_warning`", retrace_warning)
     compiler_options = jit_options.get("compiler_options")
     if compiler_options is not None and not isinstance(compiler_options, Mapping):
-        raise strip_library_frames(
-            TypeError(
-                f"`compiler_options` is a mapping from options of XLA to values, not {format_value(compiler_options)}."
-            )
+        raise make_error(
+            TypeError,
+            f"`compiler_options` is a mapping from options of XLA to values, not {format_value(compiler_options)}.",
         )
 
     def compile_function(fn: Any) -> NamedJit[..., Any]:
         if not callable(fn):
-            raise strip_library_frames(
-                TypeError(
-                    f"`named_jit` compiles a function, not {format_value(fn)}; give a mapping as `axis_resources=`."
-                )
+            raise make_error(
+                TypeError,
+                f"`named_jit` compiles a function, not {format_value(fn)}; give a mapping as `axis_resources=`.",
             )
         return NamedJit(
             fn,

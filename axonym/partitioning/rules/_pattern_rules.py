@@ -14,7 +14,7 @@ from ..._similar_names import MIN_SIMILARITY, measure_similarity
 from ...named._arguments import check_flag
 from ...named._cache import cached_plan
 from ...named._format import format_value
-from ...named._traceback import strip_library_frames
+from ...named._traceback import make_error
 from .._active_mesh import MeshLike, check_mesh
 from .._mapping import Uneven, check_uneven
 from .._resolve_spec import check_rule_spec
@@ -201,21 +201,19 @@ class PathShardingRule(PatternRule):
             if not decision.is_final and math.prod(leaf.shape or ()) > 1
         ]
         if self.strict and places:
-            raise strip_library_frames(
-                ValueError(
-                    f"no pattern of the strict `{type(self).__name__}` matches {_format_names(places)}; add patterns "
-                    "for them, with P() for arrays to replicate"
-                )
+            raise make_error(
+                ValueError,
+                f"no pattern of the strict `{type(self).__name__}` matches {_format_names(places)}; add patterns "
+                "for them, with P() for arrays to replicate",
             )
 
     def _check_patterns(self, leaves: Sequence[RuleLeaf]) -> None:
         """Checks that each pattern is the first to match some array, if the rule is strict."""
         if self.strict and (reasons := _find_unneeded_patterns([pattern for pattern, _ in self.patterns], leaves)):
-            raise strip_library_frames(
-                ValueError(
-                    f"the strict `{type(self).__name__}` does not need all its patterns: {'; '.join(reasons)}; "
-                    "correct, move or remove them"
-                )
+            raise make_error(
+                ValueError,
+                f"the strict `{type(self).__name__}` does not need all its patterns: {'; '.join(reasons)}; "
+                "correct, move or remove them",
             )
 
     def __repr__(self) -> str:
@@ -231,11 +229,10 @@ def _parse_patterns(patterns: Any) -> list[tuple[Any, Any]]:
     items = patterns.items() if isinstance(patterns, Mapping) else patterns
     pairs: list[Any] = [*items] if isinstance(items, Iterable) and not isinstance(items, str) else [None]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-        raise strip_library_frames(
-            TypeError(
-                "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, such as "
-                f"[('attn/.*weight', P('data'))], or a dictionary, not {format_value(patterns)}."
-            )
+        raise make_error(
+            TypeError,
+            "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, such as "
+            f"[('attn/.*weight', P('data'))], or a dictionary, not {format_value(patterns)}.",
         )
     return [(pattern, spec) for pattern, spec in pairs]
 
@@ -245,19 +242,17 @@ def _compile_pattern(pattern: Any) -> re.Pattern[str]:
     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
     if not isinstance(pattern, str):
-        raise strip_library_frames(
-            TypeError(
-                f"A pattern for paths is a regular expression, such as 'attn/.*weight', not {format_value(pattern)}."
-            )
+        raise make_error(
+            TypeError,
+            f"A pattern for paths is a regular expression, such as 'attn/.*weight', not {format_value(pattern)}.",
         )
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise strip_library_frames(
-            ValueError(
-                f"the pattern {pattern!r} is not a regular expression: {error}; write a backslash before a special "
-                "character that is meant literally"
-            )
+        raise make_error(
+            ValueError,
+            f"the pattern {pattern!r} is not a regular expression: {error}; write a backslash before a special "
+            "character that is meant literally",
         ) from None
 
 

@@ -21,7 +21,7 @@ from jax.tree_util import keystr
 from ...named._array import NamedArray
 from ...named._axis_layout import get_entry_axes
 from ...named._format import format_value
-from ...named._traceback import strip_library_frames
+from ...named._traceback import make_error
 from .._active_mesh import (
     MeshLike,
     check_mesh_axes,
@@ -69,11 +69,10 @@ class HasMesh:
         if rule_mesh is None:
             return resolve_mesh(mesh, f"`{type(self).__name__}`")
         if mesh is not None and mesh.shape != rule_mesh.shape:
-            raise strip_library_frames(
-                ValueError(
-                    f"the rule `{type(self).__name__}` was made for mesh {format_mesh(rule_mesh)}, the mesh here is "
-                    f"{format_mesh(mesh)}; leave out its `mesh`"
-                )
+            raise make_error(
+                ValueError,
+                f"the rule `{type(self).__name__}` was made for mesh {format_mesh(rule_mesh)}, the mesh here is "
+                f"{format_mesh(mesh)}; leave out its `mesh`",
             )
         call_mesh = get_abstract_mesh() if mesh is None else mesh
         if call_mesh is not None and AxisType.Manual in call_mesh.axis_types and call_mesh.shape == rule_mesh.shape:
@@ -98,11 +97,10 @@ def _unpickle(cls: type, mesh: Any, **options: Any) -> Any:
             devices_by_id.update({(platform, device.id): device for device in jax.devices(platform)})
     for platform, number in ids:
         if (platform, number) not in devices_by_id:
-            raise strip_library_frames(
-                ValueError(
-                    f"this pickle has a mesh with device {number} of platform {platform!r}, which is not here; pickle "
-                    "a rule without a mesh, or with an abstract one"
-                )
+            raise make_error(
+                ValueError,
+                f"this pickle has a mesh with device {number} of platform {platform!r}, which is not here; pickle "
+                "a rule without a mesh, or with an abstract one",
             )
     devices = np.array([devices_by_id[device_id] for device_id in ids], object).reshape(sizes)
     return cls(mesh=Mesh(devices, names, axis_types=types), **options)
@@ -113,24 +111,22 @@ def parse_axis_names(names: Any, argument: str) -> tuple[str, ...]:
     if isinstance(names, str):
         return (names,)
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise strip_library_frames(
-            TypeError(f"`{argument}` is a name of a mesh axis or a list of them, not {format_value(names)}.")
+        raise make_error(
+            TypeError, f"`{argument}` is a name of a mesh axis or a list of them, not {format_value(names)}."
         )
     if len(set(names)) != len(names):
-        raise strip_library_frames(ValueError(f"`{argument}` is {tuple(names)}, which names a mesh axis twice"))
+        raise make_error(ValueError, f"`{argument}` is {tuple(names)}, which names a mesh axis twice")
     return tuple(names)
 
 
 def check_axis_names(names: Any, mesh: MeshLike | None, argument: str) -> tuple[str, ...]:
     """Returns a list of names of mesh axes as a tuple; raises an error if it is not one, or the mesh lacks a name."""
     if isinstance(names, str):
-        raise strip_library_frames(
-            TypeError(f"`{argument}` is a list of names of mesh axes, not one name; write [{names!r}].")
-        )
+        raise make_error(TypeError, f"`{argument}` is a list of names of mesh axes, not one name; write [{names!r}].")
     wrong = [name for name in names if not isinstance(name, str)] if isinstance(names, list | tuple) else [names]
     if wrong:
-        raise strip_library_frames(
-            TypeError(f"`{argument}` is a list of names of mesh axes; {format_value(wrong[0])} is not a name.")
+        raise make_error(
+            TypeError, f"`{argument}` is a list of names of mesh axes; {format_value(wrong[0])} is not a name."
         )
     names = parse_axis_names(names, argument)
     if mesh is not None:
@@ -141,13 +137,9 @@ def check_axis_names(names: Any, mesh: MeshLike | None, argument: str) -> tuple[
 def check_integer(number: Any, argument: str, least: int = 0) -> int:
     """Returns a number as a Python integer; raises an error if it is not integral, or too small."""
     if isinstance(number, bool | np.bool_) or not isinstance(number, int | float | np.integer | np.floating):
-        raise strip_library_frames(
-            TypeError(f"`{argument}` is an integer of at least {least}, not {format_value(number)}.")
-        )
+        raise make_error(TypeError, f"`{argument}` is an integer of at least {least}, not {format_value(number)}.")
     if not math.isfinite(number) or number != int(number) or number < least:
-        raise strip_library_frames(
-            ValueError(f"`{argument}` is an integer of at least {least}, not {format_value(number)}")
-        )
+        raise make_error(ValueError, f"`{argument}` is an integer of at least {least}, not {format_value(number)}")
     return int(number)
 
 
@@ -311,11 +303,10 @@ class ShardingRule(ABC):
         try:
             return [Decision(spec, is_final=spec is not None) for spec in flatten_up_to(pytree, specs)]
         except ValueError:
-            raise strip_library_frames(
-                ValueError(
-                    f"the rule `{type(self).__name__}` returns a tree of another structure than that of the tree it is "
-                    "applied to; return a spec in place of each leaf, as `jax.tree.map` does"
-                )
+            raise make_error(
+                ValueError,
+                f"the rule `{type(self).__name__}` returns a tree of another structure than that of the tree it is "
+                "applied to; return a spec in place of each leaf, as `jax.tree.map` does",
             ) from None
 
 
@@ -407,9 +398,7 @@ def _check_decision(decision: Decision, leaf: RuleLeaf, mesh: MeshLike | None) -
         return check_rule_spec(spec, shape, decision.uneven, mesh if decision.mesh is None else decision.mesh)
     except ValueError as error:
         prefix = format_prefix(keystr(leaf.path))
-        raise strip_library_frames(
-            ValueError(f"{prefix}{decision.by} gives {spec} for shape {shape}: {error}")
-        ) from None
+        raise make_error(ValueError, f"{prefix}{decision.by} gives {spec} for shape {shape}: {error}") from None
 
 
 def explain_decisions(rule: ShardingRule, pytree: Any, mesh: MeshLike) -> list[Decision]:

@@ -11,7 +11,7 @@ from jax.tree_util import keystr
 
 from ...named._array import NamedArray
 from ...named._axis_layout import get_entry_axes
-from ...named._traceback import find_stacklevel, strip_library_frames
+from ...named._traceback import find_stacklevel, make_error
 from .._active_mesh import MeshLike, check_mesh
 from .._leaves import count_array_bytes
 from ._best_spec import MeshAxes, find_best_spec, get_usable_axes
@@ -142,7 +142,7 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
     def __post_init__(self) -> None:
         mesh, names = check_mesh(self.mesh), self.axis_names
         if self.on_excess not in ("error", "warn"):
-            raise strip_library_frames(ValueError(f"`on_excess` is 'error' or 'warn', not {self.on_excess!r}"))
+            raise make_error(ValueError, f"`on_excess` is 'error' or 'warn', not {self.on_excess!r}")
         self._set_options(
             max_memory_per_device=check_integer(self.max_memory_per_device, "max_memory_per_device", 1),
             axis_names=None if names is None else check_axis_names(names, mesh, "axis_names"),
@@ -166,7 +166,7 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
             by_path = {keystr(tree.leaves[position].path): array for position, array in {**arrays, **fixed}.items()}
             text = self._describe_excess(device_bytes, by_path, fixed_bytes)
             if self.on_excess == "error":
-                raise strip_library_frames(ValueError(text))
+                raise make_error(ValueError, text)
             warnings.warn(text, RuntimeWarning, stacklevel=find_stacklevel())
         return [
             Decision(specs.get(position, P()), mesh=mesh, is_final=position in specs)
