@@ -16,14 +16,14 @@ from jax.sharding import AxisType, Mesh
 
 import axonym as nym
 
-from .compiling import compile_faster
+from . import compiling
 
 
 CI = bool(os.environ.get("CI"))
 
 # Before JAX starts: no backend is made until the first array is. Most of the time goes into compiling programs that
 # run once, so machine code is not optimised, here and in the processes that tests start; programs stay the same.
-compile_faster()
+compiling.compile_faster()
 jax.config.update("jax_num_cpu_devices", 8)
 # Programs that are in flight at once on many virtual devices can keep each other waiting for threads.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -142,7 +142,7 @@ def forget_compiled() -> Iterator[None]:
     """Now and then forgets what was compiled: thousands of programs take gigabytes and slow the collector down."""
     yield
     if next(_tests_run) % 150 == 0:
-        jax.clear_caches()
+        compiling.forget_compiled()
 
 
 @pytest.fixture(params=["auto", "explicit"])

@@ -53,9 +53,18 @@ def test_tracing_is_seen_under_each_transformation(transform):
     assert not _jax_compat.is_tracing()
 
 
-LATE = """
+UNKNOWN_CLUSTER = """
 from axonym import _jax_compat as compat
 
+try:
+    jax.distributed.initialize(cluster_detection_method="deactivate")
+except ValueError as error:
+    assert compat.is_unknown_cluster_error(error), error
+else:
+    raise AssertionError("no error")
+"""
+
+LATE = """
 try:
     jax.devices()
     jax.distributed.initialize(f"127.0.0.1:{PORT}", 1, 0)
@@ -86,20 +95,8 @@ client.key_value_set("present", "1")
 assert compat.is_existing_key_error(error_of(client.key_value_set, "present", "2"))
 """
 
-CLUSTER = """
-from axonym import _jax_compat as compat
-
-try:
-    jax.distributed.initialize(cluster_detection_method="deactivate")
-except ValueError as error:
-    assert compat.is_unknown_cluster_error(error), error
-else:
-    raise AssertionError("no error")
-"""
-
-
-def test_late_initialize_error_is_recognised():
-    [done] = launched(LATE, processes=1)
+def test_errors_of_initialize_are_recognised():
+    [done] = launched(UNKNOWN_CLUSTER + LATE, processes=1)
     assert done.code == 0, done.output
 
 
@@ -127,11 +124,6 @@ def test_layout_error_is_recognised(use_jax):
             jax.make_mesh((2, 8), ("a", "b"), (jax.sharding.AxisType.Auto,) * 2, devices=devices)
         else:
             mesh_utils.create_device_mesh((2, 8), devices, allow_split_physical_axes=False)
-
-
-def test_unknown_cluster_error_is_recognised():
-    [done] = launched(CLUSTER, processes=1)
-    assert done.code == 0, done.output
 
 
 def test_arrays_on_different_devices_raise_a_device_mismatch(auto_mesh, explicit_mesh):

@@ -1,7 +1,5 @@
 """What goes wrong with named arrays in Haliax and is right here, as far as no other file tests it: one test each."""
 
-import subprocess
-import sys
 import threading
 from re import escape
 
@@ -111,11 +109,6 @@ def test_a_linear_layer_is_a_product_and_a_sum():
     layer = nym.nn.Linear.init(Axis("embed", 4), Axis("mlp", 2), key=jax.random.key(0))
     text = jax.jit(lambda layer, x: layer(x)).lower(layer, nym.ones({"batch": 2, "embed": 4})).as_text()
     assert text.count("dot_general") == 1 and "multiply" not in text and "sharding" not in text.lower()
-
-
-def test_importing_warns_of_nothing():
-    run = subprocess.run([sys.executable, "-W", "error", "-c", "import axonym"], capture_output=True, text=True)
-    assert not run.returncode, run.stderr
 
 
 def test_trees_are_taken_apart_at_leaves_of_the_users_choice():

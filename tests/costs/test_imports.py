@@ -1,4 +1,4 @@
-"""What `import axonym` does: read in a fresh process, without a clock."""
+"""What `import axonym` does: read in a fresh process, in which warnings are errors, without a clock."""
 
 import json
 import os
@@ -21,7 +21,7 @@ jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **kw
 jax.monitoring.register_event_listener(lambda event, **kwargs: compiling.append(event))
 before = set(sys.modules)
 import axonym as nym
-lazy = ("checkpoint", "data", "nn", "planner", "quantization")
+lazy = ("haliax", "checkpoint", "data", "nn", "planner", "quantization")
 on_demand = [name for name in lazy if f"axonym.{name}" in sys.modules]
 for name in dir(nym):
     getattr(nym, name)
@@ -36,7 +36,7 @@ print(json.dumps(found))
 def found() -> dict[str, Any]:
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     environment["JAX_PLATFORMS"] = "cpu"
-    return json.loads(subprocess.check_output([sys.executable, "-c", CODE], env=environment, text=True))
+    return json.loads(subprocess.check_output([sys.executable, "-W", "error", "-c", CODE], env=environment, text=True))
 
 
 def test_the_import_needs_few_modules_beyond_those_of_jax_and_equinox(found: dict[str, Any]):

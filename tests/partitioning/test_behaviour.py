@@ -3,9 +3,6 @@
 What a mapping asks for is done, is an error, or is warned of. It is never left out without a word.
 """
 
-import os
-import subprocess
-import sys
 import warnings
 
 import jax
@@ -248,28 +245,6 @@ def test_stacked_layers_are_divided_along_their_own_axes(mesh, run):
 
 
 # Constraints.
-
-
-def test_specs_are_the_same_in_every_process():
-    """Sets are ordered by hashes, which differ from process to process."""
-    program = """
-import jax, axonym as nym
-mesh = jax.sharding.AbstractMesh((2, 2, 2), ("a", "b", "c"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
-for mapping in ({"x": ("c", "a"), "y": "b"}, {"y": ["a"], "x": ["b"]}, {"x": None, "z": "c"}):
-    mapping = nym.AxisMapping(mapping)
-    print(mapping, nym.sharding_for_axis(nym.make_axes(x=8, y=8, z=8), mapping, mesh).spec)
-try:
-    nym.sharding_for_axis(nym.make_axes(x=8, y=8, z=8), dict.fromkeys("xyz", ("a", "b", "c")), mesh)
-except ValueError as error:
-    print(error)
-"""
-
-    def printed(seed):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-W", "error", "-c", program]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-
-    assert printed("1") == printed("2") != ""
 
 
 def test_nothing_mapped_is_whole_everywhere(mesh, x, run):
