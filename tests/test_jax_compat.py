@@ -95,6 +95,7 @@ client.key_value_set("present", "1")
 assert compat.is_existing_key_error(error_of(client.key_value_set, "present", "2"))
 """
 
+
 def test_errors_of_initialize_are_recognised():
     [done] = launched(UNKNOWN_CLUSTER + LATE, processes=1)
     assert done.code == 0, done.output
