@@ -40,6 +40,8 @@ help:
 demo: $(VENV)/.installed-examples
 	$(bin)/python examples/train_lm.py $(ARGS)
 
+# Workers, and the processes that tests start, would each compile the same modules from their text.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-dev
 	$(bin)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 

@@ -5,7 +5,12 @@ import os
 import platform
 
 import jax
-from jax._src.interpreters import mlir
+
+
+try:
+    from jax._src.interpreters import mlir
+except ImportError:  # a JAX that has it elsewhere makes a context for each program
+    mlir = None
 
 
 # Machine code is not optimised. On processors with AVX2, that rounds the same numbers differently in two places of one
@@ -16,10 +21,10 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 else:
     FASTER_COMPILING = "--xla_backend_optimization_level=1"
 FASTER_COMPILING += " --xla_llvm_disable_expensive_passes=true"
-# A program of several kernels is compiled at once, and not in up to 32 parts, each of which has a cost of its own.
-FASTER_COMPILING += " --xla_cpu_parallel_codegen_split_count=1"
 if jax.__version_info__ < (0, 11):  # later ones have only the emitters that compile slowly, and end at an unknown flag
     FASTER_COMPILING += " --xla_cpu_use_fusion_emitters=false"
+    # The kernels of a program are compiled at once, not in up to 32 parts, each of which has a cost of its own.
+    FASTER_COMPILING += " --xla_cpu_parallel_codegen_split_count=1"
 
 
 def compile_faster() -> None:

@@ -141,7 +141,7 @@ _tests_run = itertools.count(1)
 def forget_compiled() -> Iterator[None]:
     """Now and then forgets what was compiled: thousands of programs take gigabytes and slow the collector down."""
     yield
-    if next(_tests_run) % 150 == 0:
+    if next(_tests_run) % 500 == 0:
         compiling.forget_compiled()
 
 
