@@ -51,11 +51,14 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("axonym")
 
 
+# The collector is kept away from what importing modules and tracing functions make and drop.
+gc.set_threshold(50_000, 20, 20)
+
+
 def pytest_collection_finish() -> None:
-    """Keeps the collector away from modules and tests, which stay, and from most of what each trace makes and drops."""
+    """Keeps the collector away from modules and tests, which stay."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
