@@ -3,6 +3,8 @@
 import functools
 import os
 import platform
+import threading
+from typing import Any
 
 import jax
 
@@ -27,15 +29,20 @@ if jax.__version_info__ < (0, 11):  # later ones have only the emitters that com
     FASTER_COMPILING += " --xla_cpu_parallel_codegen_split_count=1"
 
 
+_CONTEXT_CACHES: list[Any] = []
+
+
 def compile_faster() -> None:
-    """Adds the flags for this process and those that it starts, and shares MLIR's context between programs."""
+    """Adds the flags for this process and those that it starts, and shares MLIR's context within a thread."""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FASTER_COMPILING}".strip()
     if hasattr(mlir, "make_ir_context"):
-        mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+        make_context = functools.cache(lambda thread, make=mlir.make_ir_context: make())
+        mlir.make_ir_context = lambda: make_context(threading.get_ident())
+        _CONTEXT_CACHES.append(make_context)
 
 
 def forget_compiled() -> None:
     """Lets go of all compiled programs, and of the names, types and constants of their text."""
     jax.clear_caches()
-    if hasattr(mlir, "make_ir_context"):
-        mlir.make_ir_context.cache_clear()
+    for cache in _CONTEXT_CACHES:
+        cache.cache_clear()
