@@ -3,11 +3,6 @@
 Orbax writes a step to a hidden folder of this program. When all of it is there with its checksums, one rename makes it
 a checkpoint; to delete one, it is renamed first, too. So a program that is killed leaves nothing incomplete except in
 hidden folders, which the next writer removes, and two programs never write to the same files.
-
-The kernel keeps the lock of a folder and drops it when the program ends, however it does. Some file systems of networks
-keep locks for each host alone, or have none, so the program also touches the file every few seconds as a sign of life.
-A program on another host, or on a file system without locks, waits for that sign before it takes over a lock that was
-not released.
 """
 
 import contextlib

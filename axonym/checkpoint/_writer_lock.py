@@ -1,4 +1,10 @@
-"""`WriterLock`: the one program that may save to a folder of checkpoints, found dead by missing signs of life."""
+"""`WriterLock`: the one program that may save to a folder of checkpoints, found dead by missing signs of life.
+
+The kernel keeps the lock of a folder and drops it when the program ends, however it does. Some file systems of networks
+keep locks for each host alone, or have none, so the program also touches the file every few seconds as a sign of life.
+A program on another host, or on a file system without locks, waits for that sign before it takes over a lock that was
+not released.
+"""
 
 import contextlib
 import json

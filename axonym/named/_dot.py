@@ -144,7 +144,7 @@ def contract_axes(
             shapes = " and ".join(map(format_shape, arrays))
             raise ValueError(f"a `dot_general` multiplies two arrays and sums over axes of both, not {shapes}")
         # It may close over arrays, so the compiled function cannot be cached.
-        contract = _make_contraction(*plan, product=dot_general)
+        contract = _make_contraction(*plan, dot_general)
     else:
         contract = _jit_contraction(*plan)
     try:
@@ -177,16 +177,15 @@ def _make_contraction(
     names: Names,
     precision: Any,
     dtype: Any,
-    **options: Callable[..., Any],
+    dot_general: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Returns the contraction of plain arrays, in a scope named after the axes."""
+    fn: Callable[..., Any] = _compute_einsum
     if len(operands) == 1:
         fn = _compute_sum
     elif len(operands) == 2 and _is_dot_general(operands, summed):
-        fn = _compute_dot_general
-    else:
-        fn = _compute_einsum
-    compute: Callable[..., Any] = functools.partial(fn, operands, summed, names, precision, dtype, **options)
+        fn = functools.partial(_compute_dot_general, dot_general)
+    compute = functools.partial(fn, operands, summed, names, precision, dtype)
     new_names = tuple(name for name in names if name not in operands[0])
     return name_compiled(
         format_scope(function, summed, new_names), lambda *arrays: run_operation(compute, operands, None, *arrays)
@@ -255,6 +254,7 @@ def _compute_sum(operands: tuple[Names], summed: Names, names: Names, precision:
 
 
 def _compute_dot_general(
+    dot_general: Callable[..., Any] | None,
     operands: tuple[Names, Names],
     summed: Names,
     names: Names,
@@ -262,7 +262,6 @@ def _compute_dot_general(
     dtype: Any,
     x: Any,
     y: Any,
-    product: Callable[..., Any] | None = None,
 ) -> Any:
     """Multiplies two arrays in the order without a transpose, if there is one."""
     x_names, y_names = operands
@@ -272,7 +271,7 @@ def _compute_dot_general(
     order = (*batch_names, *x_free, *y_free)  # what `dot_general` returns
     swapped_order = (*batch_names, *y_free, *x_free)
     # A replacement may treat its operands differently, and a pair of precisions is one for each.
-    if product is None and swapped_order == names != order and not isinstance(precision, tuple):
+    if dot_general is None and swapped_order == names != order and not isinstance(precision, tuple):
         x_names, y_names, x, y, order = y_names, x_names, y, x, swapped_order
     sizes = {**dict(zip(x_names, x.shape, strict=True)), **dict(zip(y_names, y.shape, strict=True))}
     contracting_dims = tuple(map(x_names.index, summed)), tuple(map(y_names.index, summed))
@@ -281,7 +280,7 @@ def _compute_dot_general(
     sharding = get_out_sharding(order, tuple(sizes[name] for name in order))
     # Replacements need not accept `out_sharding` where no mesh axis is Explicit.
     options = {} if sharding is None else {"out_sharding": sharding}
-    result = (product or jax.lax.dot_general)(
+    result = (dot_general or jax.lax.dot_general)(
         x.astype(operand_dtype),
         y.astype(operand_dtype),
         (contracting_dims, batch_dims),

@@ -1,4 +1,4 @@
-"""The seam between names and sharding: the only place where named arrays read the active mapping.
+"""The seam between names and sharding: how named arrays ask the active mapping.
 
 The active mapping is held by a JAX user context, which is thread-local and part of every jit cache key: a compiled
 function is traced anew under another mapping, and reused under the same one. `axonym.partitioning` provides the object

@@ -221,14 +221,16 @@ class Linear(Layer):
         check_init_scale(init_scale)
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
         dtype = float if dtype is None else dtype
-        bias = zeros(outputs, dtype) if use_bias else None
+        bias_key = key
         if use_bias and bias_initializer is not None:  # otherwise the weight is drawn with the key as it is
             key, bias_key = jax.random.split(as_plain_key(key))
-            bias = initialize_bias(bias_initializer, bias_key, outputs, dtype)
         if initializer is None:
             weight = draw_scaled_normal(key, axes, inputs, init_scale, dtype)
         else:
             weight = initialize_weight(initializer, key, inputs, outputs, axes, dtype) * init_scale
+        bias = zeros(outputs, dtype) if use_bias else None
+        if use_bias and bias_initializer is not None:
+            bias = initialize_bias(bias_initializer, bias_key, outputs, dtype)
         return Linear(weight, bias, inputs, outputs, dot_general)
 
     @property

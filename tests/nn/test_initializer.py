@@ -47,7 +47,7 @@ def test_layers_pass_their_axes_to_the_initializer():
     nym.nn.Conv.init(("y", "x"), Embed, Heads, (3, 2), groups=4, key=KEY, initializer=init, use_bias=False)
     nym.nn.MLP.init(Embed, Heads, 32, 1, key=KEY, initializer=init, bias_initializer=init, use_final_bias=False)
     shapes = [shape for shape, dtype in seen]
-    assert shapes == [(64, 128), (3, 2, 16, 8), (32,), (64, 32), (32, 8)]
+    assert shapes == [(64, 128), (3, 2, 16, 8), (64, 32), (32,), (32, 8)]
     assert nym.nn.Linear.init((), Embed, key=KEY, initializer=init).weight.shape == {"embed": 64}
 
 
