@@ -196,6 +196,23 @@ def test_a_suspended_generator_leaves_its_mesh_and_context_behind(explicit_mesh)
     assert context.value is None
 
 
+@pytest.mark.parametrize(("row_axis", "id_axis"), [("model", "data"), (None, None)])
+def test_the_gradient_of_a_lookup_in_a_sharded_and_reduced_table(row_axis, id_axis):
+    with jax.set_mesh(jax.make_mesh((2, 2, 2), ("unused", "data", "model"), axis_types=(AxisType.Explicit,) * 3)):
+        table = jax.reshard(jnp.arange(24.0).reshape(8, 3), P(row_axis))
+        ids = jax.reshard(jnp.array([1, 1, 6, 3]), P(id_axis))
+
+        def look_up(table, reduced):
+            table = jax.reshard(table, P(row_axis, None, reduced=reduced))
+            return jnp.sum(table.at[ids].get(out_sharding=P(id_axis, None)) ** 2)
+
+        gradients = [
+            jax.jit(jax.grad(look_up), static_argnums=1)(table, reduced)
+            for reduced in [frozenset(), frozenset({"data"})]
+        ]
+    assert not np.array_equal(*gradients)
+
+
 @ON_CPU
 def test_the_gradient_of_a_product_along_a_sharded_axis(auto_mesh):
     def compute_loss(x):

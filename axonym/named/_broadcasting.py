@@ -20,6 +20,7 @@ from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
 from ._format import format_axes, format_value, suggest_name
 from ._operation import run_operation
+from ._reduced_types import broadcast_reduced, get_reduced_axes
 from ._sharding import get_out_sharding, reshard_by_name
 from ._traceback import make_error
 
@@ -85,12 +86,17 @@ def plan_broadcast(fn: Callable[..., Any], *operands: Operand) -> tuple[Callable
     """Returns `fn` compiled for arrays with these names and sizes, and the names of its result."""
     names = broadcast_names(*operands)
     operand_names = tuple(names for names, _ in operands)
+    widest = operand_names.index(names)
 
     def call_aligned(*arrays: Any) -> Any:
         # On an Explicit mesh JAX broadcasts shardings itself, but refuses operands whose shardings conflict.
         if get_out_sharding((), ()) is not None and _has_sharding_conflict(operand_names, arrays):
             arrays = tuple(map(reshard_by_name, arrays, operand_names))
-        return fn(*(align_axes(array, axes, names) for axes, array in zip(operand_names, arrays, strict=True)))
+        aligned = [align_axes(array, axes, names) for axes, array in zip(operand_names, arrays, strict=True)]
+        for position, (array, axes) in enumerate(zip(arrays, operand_names, strict=True)):
+            if axes and get_reduced_axes(array):
+                aligned[position] = broadcast_reduced(array, tuple(map(names.index, axes)), aligned[widest])
+        return fn(*aligned)
 
     return jit_inline(functools.partial(run_operation, call_aligned, operand_names, None)), names
 

@@ -28,6 +28,7 @@ from ._format import format_axes, format_value
 from ._named_call import format_scope, name_compiled
 from ._operation import run_operation
 from ._reduce import _reductions
+from ._reduced_types import get_reduced_axes, list_sharded_axes, set_reduced_axes
 from ._shape._rearrange import rearrange
 from ._sharding import get_out_sharding, reshard_by_name
 from ._traceback import make_error
@@ -273,9 +274,15 @@ def _compute_dot_general(
     # A replacement may treat its operands differently, and a pair of precisions is one for each.
     if dot_general is None and swapped_order == names != order and not isinstance(precision, tuple):
         x_names, y_names, x, y, order = y_names, x_names, y, x, swapped_order
+        x_free, y_free = y_free, x_free
     sizes = {**dict(zip(x_names, x.shape, strict=True)), **dict(zip(y_names, y.shape, strict=True))}
     contracting_dims = tuple(map(x_names.index, summed)), tuple(map(y_names.index, summed))
     batch_dims = tuple(map(x_names.index, batch_names)), tuple(map(y_names.index, batch_names))
+    if get_reduced_axes(x) or get_reduced_axes(y):
+        # Replacements of `dot_general` may have operations for which JAX has no rules.
+        x_axes = list_sharded_axes(x, map(x_names.index, x_free)) if dot_general is None else ()
+        y_axes = list_sharded_axes(y, map(y_names.index, y_free)) if dot_general is None else ()
+        x, y = set_reduced_axes(x, y_axes), set_reduced_axes(y, x_axes)
     operand_dtype = jnp.result_type(x, y)  # `dot_general` does not promote as arithmetic does
     sharding = get_out_sharding(order, tuple(sizes[name] for name in order))
     # Replacements need not accept `out_sharding` where no mesh axis is Explicit.
@@ -294,6 +301,7 @@ def _compute_dot_general(
 def _compute_einsum(
     operands: tuple[Names, ...], summed: Names, names: Names, precision: Any, dtype: Any, *arrays: Any
 ) -> Any:
+    arrays = tuple(set_reduced_axes(array, ()) for array in arrays)
     sizes: dict[str, int] = {}
     for operand_names, array in zip(operands, arrays, strict=True):
         sizes.update(zip(operand_names, array.shape, strict=True))

@@ -82,7 +82,8 @@ class _OperandLayout(NamedTuple):
     def constrain(self, array: Any, names: Names) -> Any:
         return array
 
-    gather = constrain
+    def gather(self, array: Any, names: Names, reduced: bool) -> Any:
+        return array
 
     def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding:
         return self.layout.sharding(names, sizes)

@@ -21,8 +21,11 @@ class Ambient(Protocol):
         """Returns the array with the sharding of its names."""
         ...
 
-    def gather(self, array: Any, names: Names) -> Any:
-        """Returns a parameter with the sharding of its names; its gradient is sharded as the stored parameter."""
+    def gather(self, array: Any, names: Names, reduced: bool) -> Any:
+        """Returns a parameter with the sharding of its names; its gradient is sharded as the stored parameter.
+
+        With `reduced`, it may be typed so; see `_reduced_types.py`.
+        """
         ...
 
     def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:

@@ -230,7 +230,7 @@ class _Convolution(Layer):
                 shorter than the window along a spatial axis.
         """
         check_input(self._describe(), x, (*self.Spatial, self.In), (self.Out.name,))
-        result = convolve(x, gather_parameter(self.weight), self._plan(x))
+        result = convolve(x, gather_parameter(self.weight, reduced=False), self._plan(x))
         return constrain_sharding(result if self.bias is None else result + gather_parameter(self.bias))
 
     def _describe(self) -> str:

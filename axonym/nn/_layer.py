@@ -88,15 +88,20 @@ def read_known_values(x: NamedArray) -> np.ndarray | None:
     return np.asarray(x.array)
 
 
-def gather_parameter(parameter: NamedArray) -> NamedArray:
+def gather_parameter(parameter: NamedArray, *, reduced: bool = True) -> NamedArray:
     """Returns a parameter sharded by the active mapping, gathered from its stored shards if it is stored by another.
 
     The gradient is scattered back to the stored shards.
+
+    Args:
+        parameter: The parameter.
+        reduced: Whether the parameter may be typed `reduced` on an Explicit mesh: all that uses it is `dot` without a
+            replacement of `dot_general`, an arithmetic function, or a lookup along an axis that is not sharded.
     """
     ambient = context.value
     if ambient is None or not parameter.names:
         return parameter
-    return with_array(parameter, ambient.gather(parameter.array, parameter.names))
+    return with_array(parameter, ambient.gather(parameter.array, parameter.names, reduced))
 
 
 def merge_axes(axes: tuple[Axis, ...], name: str) -> tuple[Axis, ...]:

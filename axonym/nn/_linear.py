@@ -274,7 +274,8 @@ class Linear(Layer):
             ValueError: If `x` lacks an input axis or has an output axis.
         """
         check_input(_format_linear(self.In, self.Out), x, self.In, tuple(axis.name for axis in self.Out))
-        result = dot(x, gather_parameter(self.weight), axis=self.In, dot_general=self.dot_general)
+        weight = gather_parameter(self.weight, reduced=self.dot_general is None)
+        result = dot(x, weight, axis=self.In, dot_general=self.dot_general)
         return constrain_sharding(result if self.bias is None else result + gather_parameter(self.bias))
 
 

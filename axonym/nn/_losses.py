@@ -19,6 +19,7 @@ from ..named._format import format_axes
 from ..named._named_call import enter_function_scope
 from ..named._operation import use_operand_layout
 from ..named._reduce import _reductions
+from ..named._reduced_types import get_reduced_axes, set_reduced_axes
 from ..named._sharding import constrain_sharding, reshard_by_name
 from ._layer import check_axes_among, check_input, gather_parameter, widen_array, widen_dtype
 from ._map_shards import find_layout, shard_map_by_name
@@ -405,6 +406,7 @@ class Head(NamedTuple):
         logit_soft_cap: As for `fused_cross_entropy`.
         precision: As for `fused_cross_entropy`.
         layout: How the axes are sharded.
+        reduced: The mesh axes over which the weight is `reduced`, so that its gradient is not added up here.
     """
 
     hidden: Names
@@ -416,6 +418,7 @@ class Head(NamedTuple):
     logit_soft_cap: float | None
     precision: Any
     layout: AxisLayout = AxisLayout()
+    reduced: frozenset[str] = frozenset()
 
     @property
     def tokens(self) -> Names:
@@ -446,12 +449,16 @@ def score_tokens(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[An
     """
     names, arrays = (head.hidden, head.weight, head.targets), (hidden, weight, targets)
     with use_operand_layout(names, arrays):
-        hidden, weight, targets = map(reshard_by_name, arrays, names)
+        hidden, targets = reshard_by_name(hidden, head.hidden), reshard_by_name(targets, head.targets)
+        reduced_axes = get_reduced_axes(weight)
+        if not reduced_axes:  # otherwise it is sharded by its names already
+            weight = reshard_by_name(weight, head.weight)
         sizes = dict(zip(head.hidden + head.weight, hidden.shape + weight.shape, strict=True))
         names = (head.hidden, head.weight, head.logits)
         layout = find_layout(names, [tuple(sizes[name] for name in array_names) for array_names in names])
     if layout.entries:
-        head = head._replace(layout=layout)
+        head = head._replace(layout=layout, reduced=reduced_axes.intersection(layout.list_mesh_axes(head.tokens)))
+    weight = set_reduced_axes(weight, head.reduced)
     return _score_with_gradient(head, hidden, weight, targets)
 
 
@@ -463,7 +470,7 @@ def _score_sharded(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[
         (head.tokens, head.tokens),
         check_vma=False,
     )
-    return score(hidden, weight, targets)
+    return score(hidden, set_reduced_axes(weight, ()), targets)
 
 
 def _score_forward(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
@@ -478,8 +485,11 @@ def _score_backward(head: Head, saved: Any, gradients: Any) -> tuple[Any, Any, N
         (head.hidden, head.weight, head.targets, head.tokens, head.tokens, head.tokens),
         (head.hidden, head.weight),
         check_vma=False,
+        unreduced=(frozenset(), head.reduced),
     )
-    d_hidden, d_weight = differentiate(*saved, *gradients)
+    hidden, weight, targets, log_normalizers = saved
+    weight = set_reduced_axes(weight, ())
+    d_hidden, d_weight = differentiate(hidden, weight, targets, log_normalizers, *gradients)
     return d_hidden, d_weight, None
 
 
@@ -540,8 +550,9 @@ def _differentiate_shard(
     d_hidden = align_axes(d_hidden, head.products, head.hidden)
     if axes := head.layout.list_mesh_axes((head.vocab,)):
         d_hidden = jax.lax.psum(d_hidden, axes)
-    if axes := head.layout.list_mesh_axes(head.tokens):
-        d_weight = jax.lax.psum(d_weight, axes)
+    sum_axes = tuple(axis for axis in head.layout.list_mesh_axes(head.tokens) if axis not in head.reduced)
+    if sum_axes:
+        d_weight = jax.lax.psum(d_weight, sum_axes)
     return d_hidden.astype(hidden.dtype), d_weight
 
 

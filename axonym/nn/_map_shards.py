@@ -54,15 +54,29 @@ def shard_map_by_name(
     outs: Sequence[Names],
     *,
     check_vma: bool = True,
+    unreduced: Sequence[frozenset[str]] | None = None,
 ) -> Callable[..., Any]:
-    """Returns a function of plain arrays with these names that runs on the shards of each device."""
+    """Returns a function of plain arrays with these names that runs on the shards of each device.
+
+    Args:
+        fn: Function of the shards.
+        layout: How the axes are sharded.
+        names: The names of each array.
+        outs: The names of each result.
+        check_vma: As for `jax.shard_map`.
+        unreduced: For each result the mesh axes over which those of all devices are still to be added up.
+    """
     if layout.mesh is None:
         return fn
+    out_specs = [
+        layout._replace(unreduced=axes).spec(out)
+        for out, axes in zip(outs, unreduced or [frozenset()] * len(outs), strict=True)
+    ]
     return jax.shard_map(
         fn,
         mesh=layout.mesh,
         in_specs=tuple(map(layout.spec, names)),
-        out_specs=tuple(map(layout.spec, outs)),
+        out_specs=tuple(out_specs),
         axis_names=select_manual_axes(layout.mesh),
         check_vma=check_vma,
     )

@@ -306,12 +306,12 @@ class MoELinear(Layer):
         name = _format_moe_linear(self.Experts, self.In, self.Out)
         check_input(name, x, self.In, (self.Experts.name, *(axis.name for axis in self.Out)))
         check_input(f"{name} (group sizes)", group_sizes, self.Experts)
-        result = ragged_dot(x, gather_parameter(self.weight), group_sizes, self.In)
+        result = ragged_dot(x, gather_parameter(self.weight, reduced=False), group_sizes, self.In)
         if self.bias is None:
             return result
         # The bias of each row is a product as well, with inputs of size 1, so that it is not gathered either.
         inputs = tuple(axis.resize(1) for axis in self.In) or (Axis("in", 1),)
-        bias = gather_parameter(self.bias)
+        bias = gather_parameter(self.bias, reduced=False)
         weight = rearrange(bias.broadcast_axis(inputs), (self.Experts, *inputs, ...))
         rows = ones((result.axes[0], *inputs), bias.dtype)
         return constrain_sharding(result + ragged_dot(rows, weight, group_sizes, inputs))
@@ -737,11 +737,13 @@ class MixtureOfExperts(Layer):
             tokens = (*(name for name in tokens if name not in competing), *competing)  # groups, then their tokens
 
         input_matrices = [self.up] if self.gate is None else [self.gate, self.up]
+        # `shard_map` takes plain parameters, not such that are typed `reduced`.
+        matrices = [gather_parameter(matrix, reduced=False) for matrix in (*input_matrices, self.down)]
         operands = [
             rearrange(x, (*tokens, self.Embed)),
-            gather_parameter(self.router.weight),
-            *(rearrange(gather_parameter(matrix), (Experts, self.Embed, self.Mlp)) for matrix in input_matrices),
-            rearrange(gather_parameter(self.down), (Experts, self.Mlp, self.Embed)),
+            gather_parameter(self.router.weight, reduced=False),
+            *(rearrange(matrix, (Experts, self.Embed, self.Mlp)) for matrix in matrices[:-1]),
+            rearrange(matrices[-1], (Experts, self.Mlp, self.Embed)),
         ]
         names = [tuple("" if name == self.Embed.name else name for name in array.names) for array in operands]
         names[1] = ("", "")  # each device chooses the experts of its tokens, with the entire router

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 
 from ..named._axis import Names
@@ -19,6 +20,7 @@ from ..named._named_call import format_scope
 from ..named._sharding import context
 from ..named._traceback import make_error
 from ._active_mesh import MeshLike, get_abstract_mesh
+from ._gather import find_batch_axes, gather_reduced
 from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from ._placement import select_axis_type
 from ._resolve_spec import resolve_sharding, resolve_spec
@@ -51,7 +53,7 @@ class ActiveMapping(tuple[object]):
         with jax.named_scope(format_scope("shard", names)):
             return shard_array(array, names, self.mapping)
 
-    def gather(self, array: Any, names: Names) -> Any:
+    def gather(self, array: Any, names: Names, reduced: bool) -> Any:
         mesh = None if self.stored is None or self.stored == self.mapping else get_abstract_mesh()
         if self.stored is None or mesh is None:
             return self.constrain(array, names)
@@ -62,6 +64,10 @@ class ActiveMapping(tuple[object]):
                 # types. A slice of a parameter need not be divisible where the parameter is.
                 with contextlib.suppress(ValueError):
                     array = shard_array(array, names, self.stored)
+            batch_axes = find_batch_axes(self.mapping, self.stored, mesh) if reduced else frozenset()
+            if batch_axes and jnp.issubdtype(array.dtype, jnp.inexact):
+                sharding = resolve_sharding(names, array.shape, self.mapping, mesh)
+                return gather_reduced(array, sharding, batch_axes)
             return shard_array(array, names, self.mapping)
 
     def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:

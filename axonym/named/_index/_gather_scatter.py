@@ -19,6 +19,7 @@ from .._axis import Names
 from .._broadcasting import align_axes
 from .._cache import get_static_value
 from .._operation import name_dims, replicate_axes, run_operation
+from .._reduced_types import get_reduced_axes, list_sharded_axes, set_reduced_axes
 from .._sharding import get_out_sharding, reshard_by_name
 from .._traceback import make_error
 from ._index_parser import WINDOWS, Entries, IndexEntry, IndexPlan
@@ -66,6 +67,8 @@ def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any,
 
         index, result_names = _make_positional_index(names, array.shape, plan.names, indices)
         sizes = tuple(plan.sizes[plan.names.index(name)] for name in result_names)
+        if get_reduced_axes(array):
+            array = set_reduced_axes(array, () if windows else _find_lookup_axes(array, indices))
         elements = array.at[index].get(
             **_select_options(options, names, indices), out_sharding=get_out_sharding(result_names, sizes)
         )
@@ -76,6 +79,20 @@ def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any,
 
     index_names = [entry.detail if entry.kind == "array" else () for entry in plan.array_entries]
     return run_operation(gather, [_omit_indexed(names, names, plan), *index_names], plan.names, array, *arrays)
+
+
+def _find_lookup_axes(array: Any, indices: Sequence[_AxisIndex]) -> tuple[str, ...]:
+    """Returns the mesh axes over which the gradient of an indexed array is added up: those of the index arrays.
+
+    None are returned for a dimension that is sharded, since XLA's gradient would be wrong on some meshes, see
+    `docs/known-faults.md`.
+    """
+    mesh_axes: list[str] = []
+    for entry, index_array in indices:
+        if entry.kind != "array" or list_sharded_axes(array, [entry.position]):
+            return ()
+        mesh_axes += list_sharded_axes(index_array, range(index_array.ndim))
+    return tuple(mesh_axes)
 
 
 def gather_with_fill(
