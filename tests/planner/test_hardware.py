@@ -1,6 +1,7 @@
 """The presets of hardware: that they agree with one another, and how they are found."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import jax
@@ -26,6 +27,7 @@ UNITS = {
 
 @pytest.mark.parametrize("hardware", HARDWARE.values(), ids=list(HARDWARE))
 def test_figures_of_a_preset_agree(hardware: Hardware):
+    assert re.fullmatch("[a-z][a-z0-9_]*", hardware.name)
     assert hardware.bf16_flops <= hardware.fp8_flops
     assert hardware.bf16_flops <= hardware.int8_flops
     assert 0.9 < hardware.hbm_available / hardware.hbm_bytes < 1.1
