@@ -102,12 +102,12 @@ def _match_parameters(arrays: Sequence[ArgumentArray], parameters: Sequence[Argu
 
 
 def count_argument_groups(
-    program: HloProgram, arrays: Sequence[ArgumentArray], sizes: Sequence[int]
+    hlo: HloProgram, arrays: Sequence[ArgumentArray], sizes: Sequence[int]
 ) -> dict[ArgumentGroup, int]:
     """Returns the bytes on a device of each group of arguments that the program takes; those on the host do not count.
 
     Args:
-        program: The program. JAX leaves out the arguments that it does not use.
+        hlo: The program. JAX leaves out the arguments that it does not use.
         arrays: The arrays of the arguments.
         sizes: The bytes of each parameter of the program by number, with what its layout adds; empty if not known.
     """
@@ -116,7 +116,7 @@ def count_argument_groups(
     for array in arrays:
         by_path.setdefault((array.path, array.shard_shape), []).append(array)
     unused, unnamed = [*arrays], list[tuple[int, tuple[int, ...]]]()
-    for parameter in program.by_computation.get(program.entry, ()):
+    for parameter in hlo.by_computation.get(hlo.entry, ()):
         if parameter.opcode != "parameter":
             continue
         array = _find_array(parameter, by_path)

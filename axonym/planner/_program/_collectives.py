@@ -108,34 +108,32 @@ class ArgumentAxes:
     data: frozenset[str] = frozenset()
 
 
-def list_collectives(
-    program: HloProgram, mesh: Mapping[str, int], devices: int, axes: ArgumentAxes
-) -> list[Collective]:
+def list_collectives(hlo: HloProgram, mesh: Mapping[str, int], devices: int, axes: ArgumentAxes) -> list[Collective]:
     """Returns the collectives of a program, in the order of its text.
 
     A pair of start and done is one collective. On TPUs a reduce-scatter is a fusion of an all-reduce and slices, and a
     collective that runs beside other work is written in each fusion that it is spread over: these share a channel.
 
     Args:
-        program: The program.
+        hlo: The program.
         mesh: The sizes of the mesh axes; empty if not known.
         devices: The number of devices of the program.
         axes: The named axes of its arguments.
     """
     collectives: list[Collective] = []
-    for instruction, kind, results in find_collectives(program):
+    for instruction, kind, results in find_collectives(hlo):
         groups = read_replica_groups(instruction.attributes, devices)
         group_size = 0 if groups is None else groups.shape[1]
         mesh_axes = () if groups is None else find_group_axes(groups, mesh)
         result_bytes = sum(result.bytes for result in results)
-        origin = _find_collective_origin(program, instruction, kind)
+        origin = _find_collective_origin(hlo, instruction, kind)
         gathered_sizes: set[int] = set()
         if kind == "all-gather" and (dim := xla.GATHERED_DIMENSION.search(instruction.attributes)):
             gathered_sizes = {result.shape[int(dim[1])] for result in results}
         collectives.append(
             Collective(
                 kind=kind,
-                runs=program.count_runs(instruction.computation),
+                runs=hlo.count_runs(instruction.computation),
                 result_bytes=result_bytes,
                 sent_bytes=count_sent_bytes(kind, result_bytes, group_size),
                 group_size=group_size,
@@ -145,23 +143,23 @@ def list_collectives(
                 operation=origin.operation,
                 run_in=origin.run_in,
                 source=origin.source,
-                is_async=_is_async(program, instruction),
+                is_async=_is_async(hlo, instruction),
                 name=instruction.name,
             )
         )
     return collectives
 
 
-def find_collectives(program: HloProgram) -> list[tuple[HloInstruction, CollectiveKind, tuple[HloArray, ...]]]:
+def find_collectives(hlo: HloProgram) -> list[tuple[HloInstruction, CollectiveKind, tuple[HloArray, ...]]]:
     """Returns each collective once: its first instruction, its kind, and the arrays that a device has from it."""
     collectives: dict[object, tuple[HloInstruction, CollectiveKind, tuple[HloArray, ...]]] = {}
-    for instruction in program.instructions:
+    for instruction in hlo.instructions:
         if is_collective(instruction):
-            kind, results = read_exchange(program, instruction)
+            kind, results = read_exchange(hlo, instruction)
             computation = instruction.computation
             if instruction.channel and ("async" in computation or "fused" in computation):
                 # One collective is written in each fusion that it is spread over.
-                key = kind, instruction.channel, program.count_runs(computation)
+                key = kind, instruction.channel, hlo.count_runs(computation)
             else:
                 key = computation, instruction.name
             collectives.setdefault(key, (instruction, kind, results))
@@ -173,11 +171,11 @@ def is_collective(instruction: HloInstruction) -> bool:
     return instruction.opcode.removesuffix("-start") in COLLECTIVE_KINDS
 
 
-def read_exchange(program: HloProgram, instruction: HloInstruction) -> tuple[CollectiveKind, tuple[HloArray, ...]]:
+def read_exchange(hlo: HloProgram, instruction: HloInstruction) -> tuple[CollectiveKind, tuple[HloArray, ...]]:
     """Returns the kind of a collective, and the arrays that a device has from it."""
     if instruction.computation.startswith(xla.ALL_REDUCE_SCATTER):
         # The root of the fusion is the slice of the sum that a device keeps.
-        return "reduce-scatter", program.by_computation[instruction.computation][-1].results
+        return "reduce-scatter", hlo.by_computation[instruction.computation][-1].results
     opcode = instruction.opcode
     kind: CollectiveKind = opcode.removesuffix("-start")  # pyright: ignore[reportAssignmentType]
     elements = split_tuple(instruction.shape)
@@ -202,16 +200,16 @@ def count_sent_bytes(kind: str, result_bytes: int, group_size: int) -> int:
     return rounds * peers * result_bytes // max(group_size, 1)
 
 
-def _find_collective_origin(program: HloProgram, instruction: HloInstruction, kind: str) -> Origin:
+def _find_collective_origin(hlo: HloProgram, instruction: HloInstruction, kind: str) -> Origin:
     """Returns where a collective comes from; of a sum of several arrays, where each of them does."""
-    origin, operands = find_origin(program, instruction), program.find_operands(instruction)
+    origin, operands = find_origin(hlo, instruction), hlo.find_operands(instruction)
     if kind not in ("all-reduce", "reduce-scatter") or len(operands) < 2 or " + " in origin.operation:
         return origin
-    return join_origins([origin, *(find_origin(program, operand) for operand in operands)])
+    return join_origins([origin, *(find_origin(hlo, operand) for operand in operands)])
 
 
-def _is_async(program: HloProgram, instruction: HloInstruction) -> bool:
-    calls = program.find_calls(instruction.computation)
+def _is_async(hlo: HloProgram, instruction: HloInstruction) -> bool:
+    calls = hlo.find_calls(instruction.computation)
     return (
         instruction.opcode.endswith("-start")
         or "async_collective" in instruction.attributes

@@ -37,10 +37,10 @@ class Origin(NamedTuple):
     source: str
 
 
-def find_origin(program: HloProgram, instruction: HloInstruction) -> Origin:
+def find_origin(hlo: HloProgram, instruction: HloInstruction) -> Origin:
     """Returns where an instruction comes from: otherwise the origin of its callers, then of its operands."""
-    nearest = [instruction, *_find_callers(program, instruction)]
-    named = (source for source in walk_sources(program, nearest) if source.op_name)
+    nearest = [instruction, *_find_callers(hlo, instruction)]
+    named = (source for source in walk_sources(hlo, nearest) if source.op_name)
     source = next(named, instruction)
     op_name = source.op_name
     layer, operation = split_op_name(op_name)
@@ -51,7 +51,7 @@ def find_origin(program: HloProgram, instruction: HloInstruction) -> Origin:
     elif is_in_backward_pass(op_name):
         run_in = "backward"
     axes = tuple(dict.fromkeys(filter(None, names)))
-    return Origin(layer, operation, axes, run_in, find_source(program.find_frames(source)))
+    return Origin(layer, operation, axes, run_in, find_source(hlo.find_frames(source)))
 
 
 def join_origins(origins: Sequence[Origin]) -> Origin:
@@ -62,30 +62,30 @@ def join_origins(origins: Sequence[Origin]) -> Origin:
     return origins[0]._replace(layer=" + ".join(layers), operation=" + ".join(operations), axes=axes)
 
 
-def walk_sources(program: HloProgram, start: Sequence[HloInstruction]) -> Iterator[HloInstruction]:
+def walk_sources(hlo: HloProgram, start: Sequence[HloInstruction]) -> Iterator[HloInstruction]:
     """Yields instructions and what they take, the nearest first, up to the beginning of a loop's turn."""
     visited = {id(instruction) for instruction in start}
     nearest = [*start]
     yield from nearest
     for _ in range(_MOST_STEPS):
-        operands = {id(operand): operand for instruction in nearest for operand in _find_operands(program, instruction)}
+        operands = {id(operand): operand for instruction in nearest for operand in _find_operands(hlo, instruction)}
         nearest = [operand for key, operand in operands.items() if key not in visited]
         visited |= operands.keys()
         yield from nearest
 
 
-def _find_operands(program: HloProgram, instruction: HloInstruction) -> Sequence[HloInstruction]:
+def _find_operands(hlo: HloProgram, instruction: HloInstruction) -> Sequence[HloInstruction]:
     """Returns what an instruction takes; for a parameter of a fusion, what the fusion passes for it."""
     if instruction.opcode != "parameter":
-        return program.find_operands(instruction)
+        return hlo.find_operands(instruction)
     number = instruction.parameter_number
-    passed = [program.find_operands(call) for call in _find_callers(program, instruction)]
+    passed = [hlo.find_operands(call) for call in _find_callers(hlo, instruction)]
     return [operands[number] for operands in passed if number < len(operands)]
 
 
-def _find_callers(program: HloProgram, instruction: HloInstruction) -> list[HloInstruction]:
+def _find_callers(hlo: HloProgram, instruction: HloInstruction) -> list[HloInstruction]:
     """Returns the instructions that call the computation of an instruction, without loops."""
-    return [call for call in program.find_calls(instruction.computation) if call.opcode != "while"]
+    return [call for call in hlo.find_calls(instruction.computation) if call.opcode != "while"]
 
 
 def find_source(frames: Sequence[tuple[str, int]]) -> str:

@@ -96,19 +96,19 @@ def _trace_back(jaxpr: Any, value: Any) -> tuple[str, str]:
     return name, ""
 
 
-def find_saved_activations(program: HloProgram, names: Sequence[SavedName]) -> tuple[tuple[SavedActivation, ...], int]:
+def find_saved_activations(hlo: HloProgram, names: Sequence[SavedName]) -> tuple[tuple[SavedActivation, ...], int]:
     """Returns what loops of layers save, the largest first, and the bytes of the gradients that they collect."""
     saved: list[tuple[SavedActivation, str]] = []
     gradient_bytes = 0
-    for write in program.instructions:
+    for write in hlo.instructions:
         if write.opcode != "dynamic-update-slice":
             continue
         is_differentiated = "jvp(" in write.op_name and _WRITE in write.op_name
         # What goes to the host loses its scopes on the way.
-        if not (is_differentiated or write.is_on_host) or not _has_slice_per_iteration(program, write):
+        if not (is_differentiated or write.is_on_host) or not _has_slice_per_iteration(hlo, write):
             continue
         if write.is_on_host or not is_in_backward_pass(write.op_name):
-            saved.append(_describe_saved(program, write))
+            saved.append(_describe_saved(hlo, write))
         elif not write.memory_space:
             gradient_bytes += write.results[0].bytes
     named = sorted(_add_names(saved, names), key=lambda array: (-array.bytes, array.layer, array.operation))
@@ -133,10 +133,10 @@ def _add_names(saved: Sequence[tuple[SavedActivation, str]], names: Sequence[Sav
     return [replace(array, name=name_by_index.get(index, "")) for index, (array, _) in enumerate(saved)]
 
 
-def _has_slice_per_iteration(program: HloProgram, write: HloInstruction) -> bool:
+def _has_slice_per_iteration(hlo: HloProgram, write: HloInstruction) -> bool:
     """Returns whether an array has one slice per iteration of its loop; some iterations may run before the loop."""
-    iterations = program.count_turns(write.computation)
-    slices = program.find_operands(write)[1].results
+    iterations = hlo.count_turns(write.computation)
+    slices = hlo.find_operands(write)[1].results
     if iterations < 2 or not slices:
         return False
     whole, part = write.results[0].shape, slices[0].shape
@@ -145,10 +145,10 @@ def _has_slice_per_iteration(program: HloProgram, write: HloInstruction) -> bool
     )
 
 
-def _describe_saved(program: HloProgram, write: HloInstruction) -> tuple[SavedActivation, str]:
+def _describe_saved(hlo: HloProgram, write: HloInstruction) -> tuple[SavedActivation, str]:
     """Returns what is written, described by the operation that it is the result of, and JAX's name of that."""
-    array, value = write.results[0], program.find_operands(write)[1]
-    op_names = (source.op_name for source in walk_sources(program, [value]))
+    array, value = write.results[0], hlo.find_operands(write)[1]
+    op_names = (source.op_name for source in walk_sources(hlo, [value]))
     op_name = next((name for name in op_names if name and _WRITE not in name and not name.endswith(_ROUNDING)), "")
     memory: Literal["device", "host", "chip"] = "device"
     if write.memory_space:

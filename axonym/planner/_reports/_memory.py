@@ -251,11 +251,11 @@ def memory_report(fn: Any, /, *args: Any, device: str | int | Hardware | None = 
     parameters = list_parameters(fn, args, len(positional)) if described is None else described.parameters
     arguments = {**dict(zip(parameters, positional, strict=True)), **keyword}
     memory: Any = compiled.memory_analysis()
-    program = parse_program(compiled)
-    saved, gradients = find_saved_activations(program, saved_names)
+    hlo = parse_program(compiled)
+    saved, gradients = find_saved_activations(hlo, saved_names)
     arrays_by_argument = {name: group_arguments([tree]) for name, tree in arguments.items()}
     argument_sizes = () if described is None else described.memory.argument_sizes
-    argument_groups = count_argument_groups(program, group_arguments([*arguments.values()]), argument_sizes)
+    argument_groups = count_argument_groups(hlo, group_arguments([*arguments.values()]), argument_sizes)
     name, available = _find_available(described, device)
     return MemoryReport(
         arguments={name: sum(array.bytes for array in arrays) for name, arrays in arrays_by_argument.items() if arrays},

@@ -68,8 +68,14 @@ class InstructionTime(NamedTuple):
     is_attention: bool = False
 
 
-class _Clock:
-    """The clock of one computation: the time spent, until when links are in use, and what is still being sent."""
+class Clock:
+    """The clock of one computation: the time spent, until when links are in use, and what is still being sent.
+
+    Attributes:
+        spent: What the time is spent on.
+        times: When instructions run that take time, with those of what is called once.
+        pending: What is still being sent, by the key that ends it.
+    """
 
     def __init__(self, is_timed: bool) -> None:
         self.spent = TimeSpent()
@@ -87,7 +93,7 @@ class _Clock:
             is_attention = attention > compute
             self.times.append(InstructionTime(instruction, (), start, self.spent.total, is_attention=is_attention))
 
-    def call(self, instruction: HloInstruction, called: "_Clock", times: int = 1) -> None:
+    def call(self, instruction: HloInstruction, called: "Clock", times: int = 1) -> None:
         """Runs another computation a number of times."""
         start = self.spent.total
         self.spent.add(called.spent, times)
@@ -122,59 +128,52 @@ class ProgramTimeline:
     turns, at the beginning and end of which nothing is on its way.
 
     Args:
-        compiled: The program.
+        program: The program.
         measure: Gives the seconds of computing of an instruction, and those of a kernel of attention.
         is_timed: Whether `measure` gives these. If not, what runs beside computing is not waited for.
 
     Attributes:
-        program: Its instructions.
+        hlo: Its instructions.
     """
 
-    def __init__(self, compiled: CompiledProgram, measure: Measure, is_timed: bool) -> None:
-        self.program = compiled.hlo
-        self._compiled, self._measure, self._is_timed = compiled, measure, is_timed
-        self._links = LinkModel(compiled.mesh)
-        self._clocks: dict[str, _Clock] = {}
+    def __init__(self, program: CompiledProgram, measure: Measure, is_timed: bool) -> None:
+        self.hlo = program.hlo
+        self._program, self._measure, self._is_timed = program, measure, is_timed
+        self._links = LinkModel(program.mesh)
+        self._clocks: dict[str, Clock] = {}
         self._received: dict[str, int] = {}  # the bytes that come from other slices, by what the transfer is called
-        for instruction in self.program.instructions:
+        for instruction in self.hlo.instructions:
             if instruction.opcode == "recv" and (transfer := xla.SLICE_TRANSFER.search(instruction.attributes)):
                 self._received[transfer[1]] = instruction.results[0].bytes
 
-    def run(self, computation: str) -> TimeSpent:
-        """Returns what is spent in one run of a computation."""
-        return self._run_computation(computation).spent
-
-    def list_times(self, computation: str) -> list[InstructionTime]:
-        """Returns when instructions of a computation run that take time, with those of what it calls once."""
-        return self._run_computation(computation).times
-
-    def _run_computation(self, computation: str) -> _Clock:
+    def run(self, computation: str) -> Clock:
+        """Returns the clock after one run of a computation, which has begun at 0."""
         if computation not in self._clocks:
-            clock = _Clock(self._is_timed)
-            for instruction in self.program.by_computation.get(computation, ()):
+            clock = Clock(self._is_timed)
+            for instruction in self.hlo.by_computation.get(computation, ()):
                 self._run_instruction(instruction, clock)
             for key in [*clock.pending]:  # what the text has no end of
                 self._end(key, clock)
             self._clocks[computation] = clock
         return self._clocks[computation]
 
-    def _run_instruction(self, instruction: HloInstruction, clock: _Clock) -> None:
-        program, opcode = self.program, instruction.opcode
-        called = program.find_called(instruction)
+    def _run_instruction(self, instruction: HloInstruction, clock: Clock) -> None:
+        hlo, opcode = self.hlo, instruction.opcode
+        called = hlo.find_called(instruction)
         if opcode == "while":
-            turn = self._run_computation(program.find_body(instruction))
-            clock.call(instruction, turn, program.count_trips(instruction))
+            turn = self.run(hlo.find_body(instruction))
+            clock.call(instruction, turn, hlo.count_trips(instruction))
         elif opcode == "conditional":
-            branches = [self._run_computation(name) for name in called] or [_Clock(self._is_timed)]
+            branches = [self.run(name) for name in called] or [Clock(self._is_timed)]
             clock.call(instruction, max(branches, key=lambda branch: branch.spent.total))
         elif opcode == "call":
             for name in called:
-                clock.call(instruction, self._run_computation(name))
+                clock.call(instruction, self.run(name))
         elif opcode.endswith("-done"):
             self._end(self._find_start(instruction, clock), clock)
         elif opcode.endswith("-start") and _HOST_LAYOUT in instruction.shape:
             size, links = _read_host_transfer(instruction)
-            clock.start(instruction.name, instruction, links, size / self._compiled.hardware.host_bandwidth)
+            clock.start(instruction.name, instruction, links, size / self._program.hardware.host_bandwidth)
         elif opcode == "send" and (transfer := xla.SLICE_TRANSFER.search(instruction.attributes)):
             key, kind = transfer[1], transfer[2].lower().replace("_", "-")
             if kind == "one-to-one":
@@ -184,13 +183,13 @@ class ProgramTimeline:
         elif is_collective(instruction):
             self._run_collectives(instruction, [instruction], clock)
         else:
-            collectives = [inner for name in called for inner in program.by_computation[name] if is_collective(inner)]
+            collectives = [inner for name in called for inner in hlo.by_computation[name] if is_collective(inner)]
             if collectives and opcode.endswith(("fusion", "-start")):
                 self._run_collectives(instruction, collectives, clock)
             else:
-                clock.compute(instruction, *self._measure(self._compiled, instruction))
+                clock.compute(instruction, *self._measure(self._program, instruction))
 
-    def _run_collectives(self, instruction: HloInstruction, collectives: list[HloInstruction], clock: _Clock) -> None:
+    def _run_collectives(self, instruction: HloInstruction, collectives: list[HloInstruction], clock: Clock) -> None:
         """Runs the collectives that an instruction is, starts, or has fused into it."""
         if instruction.opcode.endswith("-start"):
             for number, collective in enumerate(collectives):
@@ -201,7 +200,7 @@ class ProgramTimeline:
             clock.wait(instruction.name)
             return
         # A fusion of libtpu. It may have the whole collective, or its start, a middle part, or its end.
-        fused = self.program.by_computation[collectives[0].computation]
+        fused = self.hlo.by_computation[collectives[0].computation]
         attributes = "".join(inner.attributes for inner in fused)
         is_start, is_end = "AsyncCollectiveStart" in attributes, "AsyncCollectiveDone" in attributes
         by_key = {
@@ -211,7 +210,7 @@ class ProgramTimeline:
         new = {} if is_end else {key: collective for key, collective in by_key.items() if key not in clock.pending}
         for key, collective in new.items():
             clock.start(key, collective, *self._estimate(collective))
-        clock.compute(instruction, *self._measure(self._compiled, instruction))
+        clock.compute(instruction, *self._measure(self._program, instruction))
         if is_start:
             return
         for key in by_key if is_end else new:
@@ -220,7 +219,7 @@ class ProgramTimeline:
             else:
                 clock.wait(key)
 
-    def _end(self, key: str, clock: _Clock) -> None:
+    def _end(self, key: str, clock: Clock) -> None:
         """Waits for what an instruction has started, unless that is not known or there is no time to compare with."""
         # An instruction that starts several collectives has a key with a number for each: `start.1/0`.
         for name in [name for name in clock.pending if name == key or name.startswith(f"{key}/")]:
@@ -229,10 +228,10 @@ class ProgramTimeline:
             else:
                 clock.pending.pop(name)
 
-    def _find_start(self, instruction: HloInstruction, clock: _Clock) -> str:
+    def _find_start(self, instruction: HloInstruction, clock: Clock) -> str:
         """Returns the key of what an instruction ends."""
         for _ in range(_MOST_UPDATES):  # an `async-done` takes the last of several updates, and the first the start
-            operands = self.program.find_operands(instruction)
+            operands = self.hlo.find_operands(instruction)
             if not operands:
                 break
             instruction = operands[0]
@@ -246,8 +245,8 @@ class ProgramTimeline:
 
     def _estimate(self, collective: HloInstruction) -> tuple[Links, float]:
         """Returns the mesh axes that a collective goes along, and its seconds."""
-        mesh = self._compiled.mesh
-        kind, results = read_exchange(self.program, collective)
+        mesh = self._program.mesh
+        kind, results = read_exchange(self.hlo, collective)
         groups = read_replica_groups(collective.attributes, mesh.size)
         axes = mesh.axis_names if groups is None else find_group_axes(groups, dict(mesh.shape))
         return axes, self._links.estimate_seconds(kind, sum(result.bytes for result in results), axes)

@@ -185,7 +185,7 @@ def estimate_with_computing(program: CompiledProgram, seconds: float) -> StepTim
     source = _choose_source(program)
     is_timed = source != "flops"
     timeline = ProgramTimeline(program, _MEASURES[source], is_timed)
-    spent = timeline.run(program.hlo.entry)
+    spent = timeline.run(program.hlo.entry).spent
     host = spent.waiting[TO_HOST] + spent.waiting[FROM_HOST]
     mesh_axes = [links for links in spent.busy if links not in (TO_HOST, FROM_HOST)]
     waiting = _drop_zeros({axes: spent.waiting[axes] for axes in mesh_axes})
@@ -295,11 +295,11 @@ def _count_products(kernel: HloInstruction, rank: int) -> int:
     return 2
 
 
-def _count_dot_flops(program: HloProgram, product: HloInstruction) -> float:
+def _count_dot_flops(hlo: HloProgram, product: HloInstruction) -> float:
     """Returns the floating-point operations of a product of a program for GPUs; 0 if it is none."""
     if product.opcode not in _PRODUCTS:
         return 0.0
-    contracted, operands = xla.CONTRACTED_DIMS.search(product.attributes), program.find_operands(product)
+    contracted, operands = xla.CONTRACTED_DIMS.search(product.attributes), hlo.find_operands(product)
     if contracted is None or not operands or not product.results:
         return 0.0
     sizes = operands[0].results[0].shape

@@ -89,8 +89,8 @@ class Timeline:
 
 def make_timelines(scheduled: ProgramTimeline) -> tuple[Timeline, ...]:
     """Returns a turn of each of the heaviest loops, in the order of the program; the whole program if it has none."""
-    entry = scheduled.program.entry
-    total = scheduled.run(entry).total
+    entry = scheduled.hlo.entry
+    total = scheduled.run(entry).spent.total
     if not total:
         return ()
     loops = [*_list_loops(scheduled)]
@@ -103,24 +103,25 @@ def make_timelines(scheduled: ProgramTimeline) -> tuple[Timeline, ...]:
 
 def _list_loops(scheduled: ProgramTimeline) -> Iterator[tuple[str, int, float]]:
     """Yields the computation of each loop, how often it runs, and the seconds of all that, without inner loops."""
-    program = scheduled.program
-    for instruction in program.instructions:
-        if instruction.opcode == "while" and program.count_trips(instruction) > 1:
-            body = program.find_body(instruction)
-            times = scheduled.list_times(body)
-            inner_seconds = sum(time.end - time.start for time in times if time.instruction.opcode == "while")
-            turns = program.count_runs(body)
-            yield body, turns, turns * (scheduled.run(body).total - inner_seconds)
+    hlo = scheduled.hlo
+    for instruction in hlo.instructions:
+        if instruction.opcode == "while" and hlo.count_trips(instruction) > 1:
+            body = hlo.find_body(instruction)
+            clock = scheduled.run(body)
+            inner_seconds = sum(time.end - time.start for time in clock.times if time.instruction.opcode == "while")
+            turns = hlo.count_runs(body)
+            yield body, turns, turns * (clock.spent.total - inner_seconds)
 
 
 def _make_timeline(scheduled: ProgramTimeline, computation: str, turns: int) -> Timeline:
-    program = scheduled.program
-    seconds = scheduled.run(computation).total
-    times = sorted(scheduled.list_times(computation), key=lambda time: (time.start, time.end))
+    hlo = scheduled.hlo
+    clock = scheduled.run(computation)
+    seconds = clock.spent.total
+    times = sorted(clock.times, key=lambda time: (time.start, time.end))
     computing = _group_short([time for time in times if not time.links], _SHORT_SHARE * seconds)
     groups = [*computing, *([time] for time in times if time.links)]
-    events = sorted((_make_event(program, group) for group in groups), key=lambda event: (event.start, event.end))
-    name = "whole step" if computation == program.entry else _name_loop(events)
+    events = sorted((_make_event(hlo, group) for group in groups), key=lambda event: (event.start, event.end))
+    name = "whole step" if computation == hlo.entry else _name_loop(events)
     return Timeline(name, turns, seconds, tuple(events))
 
 
@@ -140,14 +141,14 @@ def _group_short(times: Sequence[InstructionTime], short: float) -> list[list[In
     return groups
 
 
-def _make_event(program: HloProgram, group: Sequence[InstructionTime]) -> TimelineEvent:
+def _make_event(hlo: HloProgram, group: Sequence[InstructionTime]) -> TimelineEvent:
     """Returns the event of an instruction, or of several short ones."""
     longest = max(group, key=lambda time: time.end - time.start)
     kinds: dict[str, float] = collections.defaultdict(float)
     for time in group:
-        kinds[_find_event_kind(program, time)] += time.end - time.start
-    origin = find_origin(program, longest.instruction)
-    if is_collective(longest.instruction) and (count := len(read_exchange(program, longest.instruction)[1])) > 1:
+        kinds[_find_event_kind(hlo, time)] += time.end - time.start
+    origin = find_origin(hlo, longest.instruction)
+    if is_collective(longest.instruction) and (count := len(read_exchange(hlo, longest.instruction)[1])) > 1:
         origin = origin._replace(layer="", operation=f"{count} arrays")  # the compiler has combined them
     return TimelineEvent(
         name=longest.instruction.name,
@@ -162,25 +163,25 @@ def _make_event(program: HloProgram, group: Sequence[InstructionTime]) -> Timeli
     )
 
 
-def _find_event_kind(program: HloProgram, time: InstructionTime) -> str:
+def _find_event_kind(hlo: HloProgram, time: InstructionTime) -> str:
     instruction = time.instruction
     if is_collective(instruction) and time.links:
-        return read_exchange(program, instruction)[0]
+        return read_exchange(hlo, instruction)[0]
     if time.links:
         return "send" if instruction.opcode == "send" else "copy"
     if time.is_attention:
         return "attention"
     if instruction.opcode == "while":
         return "loop"
-    return "product" if _has_product(program, [instruction]) else "other"
+    return "product" if _has_product(hlo, [instruction]) else "other"
 
 
-def _has_product(program: HloProgram, instructions: Iterable[HloInstruction]) -> bool:
+def _has_product(hlo: HloProgram, instructions: Iterable[HloInstruction]) -> bool:
     """Returns whether there is a product among instructions and what they call."""
     return any(
         instruction.opcode in ("convolution", "dot")
         or CUBLAS_CALL in instruction.attributes
-        or any(_has_product(program, program.by_computation[name]) for name in program.find_called(instruction))
+        or any(_has_product(hlo, hlo.by_computation[name]) for name in hlo.find_called(instruction))
         for instruction in instructions
     )
 
