@@ -43,7 +43,7 @@ def choose_cache_folder(cache: bool | str | os.PathLike[str]) -> Path | None:
 
 def make_cache_key(job: CompileJob, versions: Mapping[str, str]) -> str:
     """Returns the hash of a program, the machine, the versions of the compiler and its options."""
-    settings = {name: value for name, value in asdict(job).items() if name != "program"}
+    settings = {name: value for name, value in asdict(job).items() if name != "bytecode"}
     # A registered device may have the same name in another process, and other figures.
     settings["described"] = describe_topology(job.topology)
     text = json.dumps([_FORMAT, settings, dict(versions)], sort_keys=True)

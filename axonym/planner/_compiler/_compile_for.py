@@ -100,7 +100,7 @@ def compile_for(
     bytecode = io.BytesIO()
     module.operation.write_bytecode(bytecode)
     job = CompileJob(
-        program=bytecode.getvalue(),
+        bytecode=bytecode.getvalue(),
         fingerprint=fingerprint_module(module.operation.get_asm(enable_debug_info=True), __file__),
         topology=topology,
         order=tuple(device.id for device in described_mesh.devices.flat),
@@ -115,12 +115,19 @@ def compile_for(
         note = "no argument is sharded, so each device may compute all of it; pass `mapping`, or shapes with shardings"
         result = replace(result, notes=(*result.notes, note))
     return CompiledProgram(
-        **vars(result),  # its fields have the same names
+        text=result.text,
+        memory=result.memory,
         mesh=described_mesh,
         arguments=arguments,
+        is_out_of_memory=result.is_out_of_memory,
+        is_stopped=result.is_stopped,
+        cpu_seconds=result.cpu_seconds,
         is_cached=is_cached,
         versions=versions,
         compiler_options=job.compiler_options,
+        log=result.log,
+        notes=result.notes,
+        schedule=result.schedule,
         saved_names=saved_names,
         parameters=list_parameters(fn, args, len(arguments[0])),
     )

@@ -67,7 +67,7 @@ class CompileJob:
     """A lowered program, and what it is compiled for.
 
     Attributes:
-        program: The module in MLIR's bytecode.
+        bytecode: The module in MLIR's bytecode.
         fingerprint: A hash of the module.
         topology: The machine.
         order: The numbers of the devices in the order of the mesh.
@@ -77,7 +77,7 @@ class CompileJob:
         stop_early: Whether to stop before code generation.
     """
 
-    program: bytes
+    bytecode: bytes
     fingerprint: str
     topology: Topology
     order: tuple[int, ...]
@@ -178,7 +178,7 @@ def write_job(job: CompileJob, folder: Path) -> None:
             "xla_dump_latency_hiding_schedule": True,
             "xla_dump_hlo_pass_re": "NONE_AT_ALL",
         }
-    (folder / "program.mlirbc").write_bytes(job.program)
+    (folder / "program.mlirbc").write_bytes(job.bytecode)
     content = {
         "platform": "cuda" if job.platform == "gpu" else job.platform,
         "topology": topology_name,
