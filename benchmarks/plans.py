@@ -157,10 +157,10 @@ def rank_first_choice(name: str, *, out: Path | None) -> str:
     screen, counts = _plan_search._screen_candidates, []
 
     def screen_all(*args: Any) -> Any:
-        screened = screen(*args)
-        counts.append(len(screened))
-        best = min(one.evaluation.time.total for one in screened if one.evaluation.fits and one.is_likely_to_fit)
-        return [one for one in screened if one.evaluation.time.compute <= _BOUND * best]
+        prospects = screen(*args)
+        counts.append(len(prospects))
+        best = min(one.estimate.time.total for one in prospects if one.estimate.fits and one.is_likely_to_fit)
+        return [one for one in prospects if one.estimate.time.compute <= _BOUND * best]
 
     limits = {"_MOST_COMPILED": sys.maxsize, "_PRUNE_RATIO": math.inf}
     with mock.patch.object(_plan_search, "_screen_candidates", screen_all):

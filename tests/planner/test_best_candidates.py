@@ -10,7 +10,7 @@ from axonym.planner import Candidate, Evaluation, StepTime, get_hardware
 from axonym.planner._plan._candidate import make_candidate_key
 from axonym.planner._search._best_candidates import compile_best
 from axonym.planner._search._candidate_compiler import SearchProgress
-from axonym.planner._search._screening import ComputingSpeed, Screened
+from axonym.planner._search._screening import ComputingSpeed, Prospect
 
 
 class Compiler:
@@ -22,35 +22,35 @@ class Compiler:
         self.compiled, self.timed = compiled, timed
         self.calls, self.errors = [], []
 
-    def evaluate(self, screened, variant, *, with_codegen):
-        name = next(iter(screened.candidate.compute))
-        self.calls.append(name + "!" * with_codegen)
-        seconds = (self.timed if with_codegen else self.compiled)[name]
+    def compile(self, estimate, variant, *, stop_early):
+        name = next(iter(estimate.candidate.compute))
+        self.calls.append(name + "!" * (not stop_early))
+        seconds = (self.compiled if stop_early else self.timed)[name]
         if isinstance(seconds, Exception):
             self.errors.append(seconds)
-            return dataclasses.replace(screened, stage="compiled", fits=False, problem=str(seconds))
-        source = "cycles" if with_codegen else "flops"
-        step_time = dataclasses.replace(screened.time, waiting={("data",): seconds}, source=source)
-        return dataclasses.replace(screened, stage="timed" if with_codegen else "compiled", time=step_time)
+            return dataclasses.replace(estimate, stage="compiled", fits=False, problem=str(seconds))
+        source = "flops" if stop_early else "cycles"
+        step_time = dataclasses.replace(estimate.time, waiting={("data",): seconds}, source=source)
+        return dataclasses.replace(estimate, stage="compiled" if stop_early else "timed", time=step_time)
 
 
-def make_screened(name, data, seconds, *, fits=True):
+def make_prospect(name, data, seconds, *, fits=True):
     mesh = {"data": data, "model": 16 // data}
     candidate = Candidate(mesh, {name: ("model",)}, {name: ("model",)})
-    return Screened(
+    return Prospect(
         Evaluation(candidate, "screened", fits, {"all": 1}, {}, StepTime(seconds, 0.0, {}, {}, 0.0, "flops", 0.5)),
         None,  # pyright: ignore[reportArgumentType]
         True,
     )
 
 
-def search(screened, compiler, *, budget=None, passed=0.0):
+def search(prospects, compiler, *, budget=None, passed=0.0):
     log = SearchProgress(False, time.monotonic() - passed, budget)
-    found = compile_best(screened, compiler, log)
+    found = compile_best(prospects, compiler, log)
     return {name: one.stage for one, _ in found for name in one.candidate.compute}, log.notes
 
 
-SCREENED = [make_screened(name, 2 ** (at // 4), 1 + at / 100) for at, name in enumerate("abcdefgh")]
+PROSPECTS = [make_prospect(name, 2 ** (at // 4), 1 + at / 100) for at, name in enumerate("abcdefgh")]
 EVEN = dict.fromkeys("abcdefgh", 1.0)
 
 
@@ -64,7 +64,7 @@ EVEN = dict.fromkeys("abcdefgh", 1.0)
 )
 def test_timed_candidates_tell_the_speed_of_others_with_their_mesh(timed, order):
     compiler = Compiler({**EVEN, "c": 0.9}, {**EVEN, **timed})
-    found, notes = search(SCREENED, compiler)
+    found, notes = search(PROSPECTS, compiler)
     assert compiler.calls[:5] == [*"abcd", "c!"] and compiler.calls[5:9] == [*"efgh"] and not notes
     assert [call for call in compiler.calls if "!" in call] == order
     assert [name for name, stage in found.items() if stage == "timed"] == sorted(one[0] for one in order)
@@ -76,7 +76,7 @@ def test_other_meshes_are_compiled_before_more_candidates_of_one(most, monkeypat
     monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 4)
     compiler = Compiler(EVEN, EVEN)
     compiler.hardware = get_hardware("h100")
-    search([*SCREENED, make_screened("x", 16, 0.5, fits=False)], compiler)
+    search([*PROSPECTS, make_prospect("x", 16, 0.5, fits=False)], compiler)
     assert compiler.calls == ([*"aebf"] if most == 1 else [*"abcd"])
 
 
@@ -85,38 +85,38 @@ def test_candidates_that_fail_do_not_count_for_their_mesh(monkeypatch):
     monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 4)
     compiler = Compiler({**EVEN, "a": RuntimeError("two axes over one mesh axis")}, EVEN)
     compiler.hardware = get_hardware("h100")
-    search(SCREENED, compiler)
+    search(PROSPECTS, compiler)
     assert compiler.calls == [*"abecf"]
 
 
 def test_other_ways_to_store_parameters_come_after_other_ways_to_compute(monkeypatch):
     monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 4)
-    first = SCREENED[0].evaluation
+    first = PROSPECTS[0].estimate
     candidate = dataclasses.replace(first.candidate, parameters={"a": ("model",), "embed": ("data",)})
-    stored = SCREENED[0]._replace(evaluation=dataclasses.replace(first, candidate=candidate))
+    stored = PROSPECTS[0]._replace(estimate=dataclasses.replace(first, candidate=candidate))
     compiler = Compiler(EVEN, EVEN)
     compiler.hardware = get_hardware("h100")
-    search([stored, *SCREENED], compiler)
+    search([stored, *PROSPECTS], compiler)
     assert compiler.calls == [*"abcd"]
 
 
 def test_hopeless_candidates_are_not_compiled():
-    slow = make_screened("z", 1, 4.0)
+    slow = make_prospect("z", 1, 4.0)
     compiler = Compiler({**EVEN, "z": 1.0}, {**EVEN, "z": 1.0})
-    assert "z" not in search([*SCREENED, slow], compiler)[0] and "z" in search([slow], compiler)[0]
+    assert "z" not in search([*PROSPECTS, slow], compiler)[0] and "z" in search([slow], compiler)[0]
 
 
 def test_a_candidate_that_cannot_be_timed_is_tried_once():
     compiler = Compiler(EVEN, {**EVEN, "a": RuntimeError("killed")})
-    found, notes = search(SCREENED, compiler)
-    assert found["a"] == "compiled" and compiler.calls.count("a!") == 1 and len(found) == len(SCREENED)
+    found, notes = search(PROSPECTS, compiler)
+    assert found["a"] == "compiled" and compiler.calls.count("a!") == 1 and len(found) == len(PROSPECTS)
     assert [note.partition(" could not be timed: ")[2] for note in notes] == ["killed"]
 
 
 def test_errors_of_the_first_three_end_the_search():
     late = {name: TimeoutError(f"{name} took longer than 1 second") for name in "abcdefgh"}
     with pytest.raises(TimeoutError, match="a took longer than 1 second"):
-        search(SCREENED, Compiler(late, late))
+        search(PROSPECTS, Compiler(late, late))
 
 
 @pytest.mark.parametrize(
@@ -128,40 +128,40 @@ def test_errors_of_the_first_three_end_the_search():
     ],
 )
 def test_a_part_of_the_budget_is_for_timing(passed, compiled, note):
-    found, notes = search(SCREENED, Compiler(EVEN, EVEN), budget=10.0, passed=passed)
+    found, notes = search(PROSPECTS, Compiler(EVEN, EVEN), budget=10.0, passed=passed)
     assert len(found) == compiled and [*filter(None, [note])] == notes
 
 
 def test_a_budget_is_not_too_short_if_all_is_compiled():
     compiler = Compiler(EVEN, EVEN)
     compiler.hardware = get_hardware("h100")
-    evaluate, log = compiler.evaluate, SearchProgress(False, time.monotonic(), 1000.0)
+    compile_candidate, log = compiler.compile, SearchProgress(False, time.monotonic(), 1000.0)
 
-    def evaluate_slowly(*args, **kwargs):
-        if len(compiler.calls) == len(SCREENED) - 1:
+    def compile_slowly(*args, **kwargs):
+        if len(compiler.calls) == len(PROSPECTS) - 1:
             log._started -= 1000.0
-        return evaluate(*args, **kwargs)
+        return compile_candidate(*args, **kwargs)
 
-    compiler.evaluate = evaluate_slowly
-    assert len(compile_best(SCREENED, compiler, log)) == len(SCREENED) and not log.notes
+    compiler.compile = compile_slowly
+    assert len(compile_best(PROSPECTS, compiler, log)) == len(PROSPECTS) and not log.notes
 
 
 def test_computing_is_as_slow_as_that_of_timed_candidates():
-    first, second, third = SCREENED[:3]
+    first, second, third = PROSPECTS[:3]
     timed = []
     for one, seconds in ((first, 2.0), (second, 4.04)):
-        step_time = dataclasses.replace(one.evaluation.time, compute=seconds)
-        timed.append((dataclasses.replace(one.evaluation, stage="timed", time=step_time), one))
+        step_time = dataclasses.replace(one.estimate.time, compute=seconds)
+        timed.append((dataclasses.replace(one.estimate, stage="timed", time=step_time), one))
     speed = ComputingSpeed.measure(timed)
     assert speed.scale(timed[0][0]) == timed[0][0]
-    assert speed.scale(first.evaluation).time.compute == pytest.approx(2.0)
-    assert speed.scale(third.evaluation).time.compute == pytest.approx(3.0 * third.evaluation.time.compute)
+    assert speed.scale(first.estimate).time.compute == pytest.approx(2.0)
+    assert speed.scale(third.estimate).time.compute == pytest.approx(3.0 * third.estimate.time.compute)
 
 
 @pytest.mark.parametrize(("factor", "waiting"), [(1.5, 0.0), (1.1, 0.1), (1.0, 0.2), (0.5, 0.7)])
 def test_more_computing_hides_more_of_what_is_sent(factor, waiting):
     """Of a step that computes for a second, and sends for 1.2 seconds beside it."""
-    one = SCREENED[0].evaluation
+    one = PROSPECTS[0].estimate
     step_time = dataclasses.replace(one.time, compute=1.0, waiting={("data",): 0.2}, hidden={("data",): 1.0})
     found = ComputingSpeed({str(one.candidate): factor}).scale(dataclasses.replace(one, time=step_time)).time
     assert found.waiting[("data",)] == pytest.approx(waiting)

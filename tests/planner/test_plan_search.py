@@ -151,7 +151,7 @@ def test_products_of_shards_are_divided_by_the_names_that_they_are_given():
     assert program.flops == 4 * 2 * 512 * EMBED * BATCH
 
     def count_seconds(mesh, **compute):
-        found = screening.evaluate(nym.planner.Candidate(mesh, compute, compute))
+        found = screening.screen(nym.planner.Candidate(mesh, compute, compute))
         return found.time.compute - 2 * found.bytes / get_hardware("v5e").hbm_bandwidth
 
     whole = count_seconds({"data": 16})
@@ -173,7 +173,7 @@ def test_screening_counts_what_parameters_and_sums_send():
     weight, x = make_shape(embed=EMBED, mlp=MLP), EMBEDDED
     program, screening = make_screening("v5e:2x4", multiply, weight, x)
     candidates = list_candidates(program, 8, parse_fixed(None, ("embed", "mlp", "batch"), 8), collections.Counter())
-    sent = {str(one): screening.evaluate(one).sent for one in candidates}
+    sent = {str(one): screening.screen(one).sent for one in candidates}
     whole, result = 4 * EMBED * MLP, 4 * BATCH * MLP
     assert sent["data 8; batch over data; stored with mlp over data"] == {("data",): 7 * whole // 8}
     assert sent["data 8; batch over data"] == {}
@@ -191,7 +191,7 @@ def test_products_that_are_added_are_summed_once_over_a_mesh_axis():
     x = make_shape(batch=BATCH, embed=EMBED, group=2)
     program, screening = make_screening("v5e:2x4", multiply_both, first, second, x)
     assert len(program.products) == 2 and [*program.sums.values()] == [1]
-    found = screening.evaluate(nym.planner.Candidate({"model": 8}, {"embed": ("model",)}, {"embed": ("model",)}))
+    found = screening.screen(nym.planner.Candidate({"model": 8}, {"embed": ("model",)}, {"embed": ("model",)}))
     assert found.sent == {("model",): 2 * 7 * 4 * BATCH * MLP // 8}
 
 
@@ -219,7 +219,7 @@ def test_a_sum_that_is_sharded_at_once_is_scattered():
     weights = {"up": make_shape(embed=EMBED, mlp=MLP), "down": make_shape(mlp=MLP, embed=EMBED)}
     _, screening = make_screening("v5e:2x4", apply_layer, weights, make_shape(pos=BATCH, embed=EMBED))
     compute = {"mlp": ("model",), "pos": ("model",)}
-    found = screening.evaluate(nym.planner.Candidate({"model": 8}, compute, compute))
+    found = screening.screen(nym.planner.Candidate({"model": 8}, compute, compute))
     assert found.sent == {("model",): 2 * 7 * 4 * BATCH * EMBED // 8}  # a gather before, a reduce-scatter after
 
 
@@ -239,7 +239,7 @@ def test_experts_compute_their_own_tokens_and_send_the_mixture():
     rows = {operand.sizes[0] for product in program.products for operand in product.operands if product.flops == expert}
     assert rows == {2 * BATCH * PIXEL, 4}  # operands of gradients have all rows, parameters all experts
     compute = {"experts": ("model",)}
-    found = screening.evaluate(nym.planner.Candidate({"data": 2, "model": 4}, compute, compute))
+    found = screening.screen(nym.planner.Candidate({"data": 2, "model": 4}, compute, compute))
     assert found.sent[("model",)] == pytest.approx(2 * 3 * 4 * BATCH * PIXEL * EMBED / 4, rel=0.02)
 
 
@@ -249,7 +249,7 @@ def test_screened_arguments_are_those_of_the_compiler(make_plan):
     assert {one.stage for one in found.evaluations} == {"compiled"} and len(found.evaluations) == 3
     for one in found.evaluations:
         arguments = sum(one.memory.get(group, 0) for group in ("parameters", "optimizer state", "inputs"))
-        assert arguments == screening.evaluate(one.candidate).bytes
+        assert arguments == screening.screen(one.candidate).bytes
 
 
 def test_a_gathered_operand_of_a_product_is_counted():
@@ -264,7 +264,7 @@ def test_a_gathered_operand_of_a_product_is_counted():
     [product] = program.products
     assert product.gathered_names == ((), ("pos",)) or product.gathered_names == (("pos",), ())
     candidate = nym.planner.Candidate({"data": 8}, {"pos": ("data",)}, {"pos": ("data",)})
-    found = screening.evaluate(candidate)
+    found = screening.screen(candidate)
     assert found.sent == {("data",): 7 * 4 * BATCH * EMBED // 8} and found.time.waiting[("data",)] > 0
 
 
@@ -519,6 +519,12 @@ def test_programs_that_are_in_the_cache_whole_rank_as_others_do(make_plan, monke
     monkeypatch.setattr("axonym.planner._search._candidate_compiler.compile_for", find_whole)
     found = make_plan(fixed=DATA)
     assert {one.stage for one in found.evaluations} == {"compiled"} and found.best.time.source == "flops"
+
+
+def test_the_mapping_of_the_caller_does_not_count(make_plan):
+    with nym.axis_mapping(batch="elsewhere"):
+        found = make_plan(fixed=DATA)
+    assert found.fits and not any(one.problem for one in found.evaluations)
 
 
 def test_an_interrupted_search_returns_what_it_knows(make_plan, fail_at):

@@ -225,8 +225,8 @@ class PlanRecord:
         if self.fits:
             return self.best
         possible = [evaluation for evaluation in self.evaluations if not evaluation.problem]
-        compiled = [evaluation for evaluation in possible if evaluation.stage != "screened"]
-        return min(compiled or possible, key=lambda evaluation: evaluation.bytes, default=self.best)
+        known = [evaluation for evaluation in possible if evaluation.stage != "screened"]
+        return min(known or possible, key=lambda evaluation: evaluation.bytes, default=self.best)
 
     @property
     def shortfall(self) -> int:

@@ -319,7 +319,7 @@ class PlanAlternatives(_PrintedPage):
         return {"subject": self.subject, "choice": self.choice, "alternatives": alternatives}
 
     def _make_page(self, limit: int | None) -> GridPage:
-        best, screened = self.plan.best, self.plan.screened
+        best, estimate = self.plan.best, self.plan.screened
         title = (
             f"{self.subject}: {self.choice} in the best candidate ({format_mesh_sizes(best.candidate)}, "
             f"{format_step_time(best.time)}, {format_bytes(best.bytes)} a device, {_describe_verdict(self.plan, best)})"
@@ -332,8 +332,8 @@ class PlanAlternatives(_PrintedPage):
         kinds = {(evaluation.stage, evaluation.time.source) for evaluation in evaluations}
         if kinds != {(best.stage, best.time.source)}:
             notes.append("Times of other figures than those of the best candidate are less certain.")
-        if screened is not None and any(stage == "screened" for stage, _ in kinds):
-            figures = f"{format_step_time(screened.time)} and {format_bytes(screened.bytes)} of arguments"
+        if estimate is not None and any(stage == "screened" for stage, _ in kinds):
+            figures = f"{format_step_time(estimate.time)} and {format_bytes(estimate.bytes)} of arguments"
             notes.append(f"What was only screened is compared with what the screening says of the best: {figures}.")
         heads = ("instead", "rank", "mesh", "step time", "difference", "bytes a device", "fits", "figures")
         rows = [_make_alternative_row(self.plan, alternative) for alternative in alternatives]

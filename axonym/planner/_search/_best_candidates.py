@@ -10,7 +10,7 @@ from .._plan._candidate import CandidateKey, Evaluation, make_candidate_key
 from .._step_time._step_time import format_seconds
 from ._candidate_compiler import CandidateCompiler, SearchProgress, is_usable
 from ._nearest_fits import describe_nearest_fits
-from ._screening import ComputingSpeed, Screened
+from ._screening import ComputingSpeed, Prospect
 
 
 _MOST_COMPILED = 32
@@ -23,27 +23,27 @@ _PRUNE_RATIO = 1.5  # a candidate that should take this many times as long as th
 
 
 def compile_best(
-    screened: Sequence[Screened], compiler: CandidateCompiler, log: SearchProgress
-) -> list[tuple[Evaluation, Screened]]:
+    prospects: Sequence[Prospect], compiler: CandidateCompiler, log: SearchProgress
+) -> list[tuple[Evaluation, Prospect]]:
     """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted."""
-    search = _Search(screened, compiler, log)
+    search = _Search(prospects, compiler, log)
     try:
         search.run()
     except KeyboardInterrupt:
         log.note("interrupted: only the candidates that were compiled until then are here")
     except OSError as error:  # such as a full disk
-        if not search.compiled or error in compiler.errors:
+        if not search.results or error in compiler.errors:
             raise
         log.note(f"only the candidates that were compiled before this error are here: {error}")
     finally:
         log.close()
-    return [*search.compiled.values()]
+    return [*search.results.values()]
 
 
 class _Expected(NamedTuple):
-    """A screened candidate, its key, and the seconds that its step is expected to take."""
+    """A prospect, the key of its candidate, and the seconds that its step is expected to take."""
 
-    screened: Screened
+    prospect: Prospect
     key: CandidateKey
     seconds: float
 
@@ -52,16 +52,16 @@ class _Search:
     """Compiles candidates and times the best of them.
 
     Attributes:
-        compiled: What is known of each candidate that was compiled, and how it was screened.
+        results: What is known of each candidate that was compiled, by its key, and the prospect that it was.
     """
 
-    def __init__(self, screened: Sequence[Screened], compiler: CandidateCompiler, log: SearchProgress) -> None:
-        self._screened, self._compiler, self._log = screened, compiler, log
+    def __init__(self, prospects: Sequence[Prospect], compiler: CandidateCompiler, log: SearchProgress) -> None:
+        self._prospects, self._compiler, self._log = prospects, compiler, log
         self._has_timing = compiler.hardware.platform == "tpu"  # programs for others are compiled with code at once
         self._untimeable: set[CandidateKey] = set()
         # By mesh and settings, the time of a timed candidate divided by what was expected of it.
         self._slowdowns: dict[CandidateKey, float] = {}
-        self.compiled: dict[CandidateKey, tuple[Evaluation, Screened]] = {}
+        self.results: dict[CandidateKey, tuple[Evaluation, Prospect]] = {}
 
     def run(self) -> None:
         if self._has_timing:
@@ -70,47 +70,47 @@ class _Search:
         self._compile(_MOST_COMPILED)
         if self._has_timing:
             self._time(_MOST_TIMED - 1)
-        possible = [pair for pair in self.compiled.values() if not pair[0].problem]
+        possible = [result for result in self.results.values() if not result[0].problem]
         if possible and not any(evaluation.fits for evaluation, _ in possible):
-            nearest, screened = min(possible, key=lambda pair: (pair[0].bytes, make_candidate_key(pair[0].candidate)))
-            self._log.notes += describe_nearest_fits(nearest, screened.variant, self._compiler, self._log)
+            nearest, prospect = min(
+                possible, key=lambda result: (result[0].bytes, make_candidate_key(result[0].candidate))
+            )
+            self._log.notes += describe_nearest_fits(nearest, prospect.variant, self._compiler, self._log)
 
     def _compile(self, limit: int) -> None:
         """Compiles the best candidates until a number of them is known; those that cannot be compiled count half."""
-        speed = ComputingSpeed.measure(self.compiled.values())
-        times = [
-            speed.scale(evaluation).time.total for evaluation, _ in self.compiled.values() if is_usable(evaluation)
-        ]
+        speed = ComputingSpeed.measure(self.results.values())
+        times = [speed.scale(evaluation).time.total for evaluation, _ in self.results.values() if is_usable(evaluation)]
         best = min(times, default=math.inf)
-        queue = self._rank_screened(speed)
-        while len(self.compiled) - self._count_failed() / 2 < limit:
+        queue = self._rank_prospects(speed)
+        while len(self.results) - self._count_failed() / 2 < limit:
             queue = [expected for expected in queue if expected.seconds <= _PRUNE_RATIO * best]
             if not queue:
                 return
             if self._log.has_used(_COMPILE_BUDGET_SHARE if self._has_timing else 1.0):
-                count = format_count(len(self.compiled), "candidate")
+                count = format_count(len(self.results), "candidate")
                 self._log.note(f"the budget was used up with {count} compiled; others may be better")
                 return
-            screened, key, _ = queue.pop(self._find_next(queue))
-            number = len(self.compiled) + 1
-            total = max(number, min(len(self._screened), _MOST_COMPILED))
+            prospect, key, _ = queue.pop(self._find_next(queue))
+            number = len(self.results) + 1
+            total = max(number, min(len(self._prospects), _MOST_COMPILED))
             best_so_far = f", best {format_seconds(best)}" if math.isfinite(best) else ""
-            self._log.show(f"{number} of {total}{best_so_far}: {screened.evaluation.candidate}")
-            evaluation = self._compiler.evaluate(screened.evaluation, screened.variant, with_codegen=False)
-            self.compiled[key] = evaluation, screened
+            self._log.show(f"{number} of {total}{best_so_far}: {prospect.estimate.candidate}")
+            evaluation = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=True)
+            self.results[key] = evaluation, prospect
             if is_usable(evaluation):
                 best = min(best, speed.scale(evaluation).time.total)
-            if self._count_failed() == len(self.compiled) == min(_MOST_FAILED, len(self._screened)):
+            if self._count_failed() == len(self.results) == min(_MOST_FAILED, len(self._prospects)):
                 raise self._compiler.errors[0]  # such as for a refused option
 
-    def _rank_screened(self, speed: ComputingSpeed) -> list[_Expected]:
+    def _rank_prospects(self, speed: ComputingSpeed) -> list[_Expected]:
         """Returns the candidates that are not compiled, with their times at a speed, the most promising first."""
         ranked: list[tuple[Any, _Expected]] = []
-        for screened in self._screened:
-            key = make_candidate_key(screened.evaluation.candidate)
-            if key not in self.compiled:
-                scaled = screened._replace(evaluation=speed.scale(screened.evaluation))
-                ranked.append((scaled.rank, _Expected(screened, key, scaled.evaluation.time.total)))
+        for prospect in self._prospects:
+            key = make_candidate_key(prospect.estimate.candidate)
+            if key not in self.results:
+                scaled = prospect._replace(estimate=speed.scale(prospect.estimate))
+                ranked.append((scaled.rank, _Expected(prospect, key, scaled.estimate.time.total)))
         return [expected for _, expected in sorted(ranked, key=lambda pair: pair[0])]
 
     def _find_next(self, queue: Sequence[_Expected]) -> int:
@@ -118,19 +118,19 @@ class _Search:
 
         The model of the machine tells candidates with one mesh apart better than meshes.
         """
-        keys = [key for key, (evaluation, _) in self.compiled.items() if not evaluation.problem]
+        keys = [key for key, (evaluation, _) in self.results.items() if not evaluation.problem]
         compiled_ways = collections.Counter(key.computing for key in keys)
         compiled_meshes = collections.Counter(way.mesh_and_settings for way in compiled_ways)
 
         def rank_turn(index: int) -> tuple[bool, bool, int]:
-            screened, key, _ = queue[index]
+            prospect, key, _ = queue[index]
             turn = compiled_ways[key.computing] or compiled_meshes[key.mesh_and_settings] // _MOST_OF_A_MESH
-            return not screened.evaluation.fits, not screened.is_likely_to_fit, turn
+            return not prospect.estimate.fits, not prospect.is_likely_to_fit, turn
 
         return min(range(len(queue)), key=rank_turn)
 
     def _count_failed(self) -> int:
-        return sum(bool(evaluation.problem) for evaluation, _ in self.compiled.values())
+        return sum(bool(evaluation.problem) for evaluation, _ in self.results.values())
 
     def _time(self, limit: int) -> None:
         """Compiles the best candidates with code, for their times; each of them tells the speed of others."""
@@ -139,32 +139,32 @@ class _Search:
             if key is None:
                 return
             if self._log.has_used():
-                timed_count = sum(evaluation.stage == "timed" for evaluation, _ in self.compiled.values())
+                timed_count = sum(evaluation.stage == "timed" for evaluation, _ in self.results.values())
                 count = format_count(timed_count, "candidate")
                 self._log.note(f"the budget was used up with {count} timed; others may be better")
                 return
-            evaluation, screened = self.compiled[key]
+            evaluation, prospect = self.results[key]
             self._log.show(f"timing {evaluation.candidate}")
-            timed = self._compiler.evaluate(screened.evaluation, screened.variant, with_codegen=True)
+            timed = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=False)
             if timed.problem:
                 self._log.note(f"{evaluation.candidate} could not be timed: {timed.problem}")
                 self._untimeable.add(key)
             else:
-                self.compiled[key] = timed, screened
-                expected = ComputingSpeed.measure(self.compiled.values()).scale(evaluation).time.total
+                self.results[key] = timed, prospect
+                expected = ComputingSpeed.measure(self.results.values()).scale(evaluation).time.total
                 self._slowdowns[key.mesh_and_settings] = timed.time.total / expected
 
     def _find_untimed(self) -> CandidateKey | None:
         """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh."""
-        speed = ComputingSpeed.measure(self.compiled.values())
+        speed = ComputingSpeed.measure(self.results.values())
 
         def rank_untimed(key: CandidateKey) -> tuple[float, CandidateKey]:
             slowdown = self._slowdowns.get(key.mesh_and_settings, 1.0)
-            return slowdown * speed.scale(self.compiled[key][0]).time.total, key
+            return slowdown * speed.scale(self.results[key][0]).time.total, key
 
         untimed = [
             key
-            for key, (evaluation, _) in self.compiled.items()
+            for key, (evaluation, _) in self.results.items()
             if evaluation.stage == "compiled" and is_usable(evaluation) and key not in self._untimeable
         ]
         return min(untimed, key=rank_untimed, default=None)

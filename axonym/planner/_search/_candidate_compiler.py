@@ -54,24 +54,29 @@ class CandidateCompiler:
             self._links[key] = LinkModel(create_mesh(candidate.mesh, devices=self.devices))
         return self._links[key]
 
-    def evaluate(self, screened: Evaluation, variant: StepVariant, *, with_codegen: bool) -> Evaluation:
+    def compile(self, estimate: Evaluation, variant: StepVariant, *, stop_early: bool) -> Evaluation:
         """Returns a candidate's evaluation from its compiled program.
 
+        A program that is stopped early (`is_stopped`) has no cycles, so its times have the source `"flops"`, and the
+        stage of the evaluation is `"compiled"`. With cycles it is `"timed"`. The same holds for a schedule on GPUs,
+        where nothing is stopped early; on CPUs the source is always `"flops"`.
+
         Args:
-            screened: What is estimated of the candidate.
+            estimate: What screening says of the candidate.
             variant: The step with its policy and options.
-            with_codegen: Whether to generate code, too, as estimates of cycles on TPUs need it.
+            stop_early: Whether to stop before code generation, where the compiler permits.
         """
-        candidate = screened.candidate
+        candidate = estimate.candidate
         try:
-            parameters, compute = candidate.parameters, candidate.compute
-            step = fsdp(variant.fn, parameters, compute, retrace_warning=False, **self.jit_options)
+            step = fsdp(variant.fn, candidate.parameters, candidate.compute, retrace_warning=False, **self.jit_options)
             program = compile_for(
                 step,
                 *variant.args,
                 mesh=self.make_link_model(candidate).mesh,
-                mapping=parameters,
-                stop_early=not with_codegen,
+                # `fsdp` shards the arguments in the same way; without this, an active mapping of the caller would come
+                # first, whose mesh axes the mesh of the candidate may not have.
+                mapping=candidate.parameters,
+                stop_early=stop_early,
                 compiler_options=self.compiler_options,
                 cache=self.cache,
             )
@@ -81,21 +86,22 @@ class CandidateCompiler:
             problem = lines[0]
             if problem.endswith(":") and len(lines) > 1:  # what it announces comes last, as in tracebacks
                 problem += f" {lines[-1].strip()}"
-            return replace(screened, stage="compiled", fits=False, problem=problem)
-        if not with_codegen:  # the cache may have it with code; a plan is the same with the cache and without
+            return replace(estimate, stage="compiled", fits=False, problem=problem)
+        if stop_early:  # the cache may have it with code; a plan is the same with the cache and without
             program = replace(program, is_stopped=True)
         # Until cycles are known, computing takes what the screening says: operations, or the memory if that is slower.
-        time = estimate_with_computing(program, screened.time.compute)
+        # `ComputingSpeed` scales that once others are timed: while the search ranks, and last in `_rank_evaluations`.
+        step_time = estimate_with_computing(program, estimate.time.compute)
         sent: collections.Counter[MeshAxes] = collections.Counter()
         for collective in communication_report(program).collectives:
             sent[collective.mesh_axes] += collective.runs * collective.sent_bytes
         return Evaluation(
             candidate=candidate,
-            stage="compiled" if time.source == "flops" else "timed",
+            stage="compiled" if step_time.source == "flops" else "timed",
             fits=program.fits,
             memory={group: size for group, size in memory_report(program).groups.items() if size},
             sent=dict(sent),
-            time=time,
+            time=step_time,
         )
 
 

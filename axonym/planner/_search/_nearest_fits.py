@@ -62,22 +62,22 @@ def _try_policies(
 ) -> Iterator[tuple[str, Evaluation]]:
     for name, policy in {"True": True, "'offload'": "offload"}.items():
         if (changed := vary_policy(variant, policy)) is not None:
-            yield f"with `gradient_checkpointing={name}`", compiler.evaluate(nearest, changed, with_codegen=False)
+            yield f"with `gradient_checkpointing={name}`", compiler.compile(nearest, changed, stop_early=True)
 
 
 def _try_batches(
     nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
 ) -> Iterator[tuple[str, Evaluation]]:
     """Yields the evaluation for half of the batch, a quarter, and so on, until it fits."""
-    name = next((name for name in variant.program.data_names if nearest.candidate.compute.get(name)), None)
+    name = next((name for name in variant.named_program.data_names if nearest.candidate.compute.get(name)), None)
     if name is None:
         return
-    size, args = max(variant.program.sizes[name]), variant.args
+    size, args = max(variant.named_program.sizes[name]), variant.args
     for _ in range(_MOST_HALVED):
         if size % 2:
             return
         size, args = size // 2, _halve_axis(args, name)
-        evaluation = compiler.evaluate(nearest, replace(variant, args=args), with_codegen=False)
+        evaluation = compiler.compile(nearest, replace(variant, args=args), stop_early=True)
         yield f"with `{name}` of size {size}", evaluation
         if evaluation.fits or evaluation.problem:
             return
@@ -108,7 +108,7 @@ def _try_machines(
     for _ in range(_MOST_DOUBLED):
         larger = replace(larger, devices=choose_larger_devices(larger.devices))
         candidate = replace(candidate, mesh={**candidate.mesh, axis: 2 * candidate.mesh[axis]})
-        evaluation = larger.evaluate(replace(nearest, candidate=candidate), variant, with_codegen=False)
+        evaluation = larger.compile(replace(nearest, candidate=candidate), variant, stop_early=True)
         yield f"on '{larger.devices[0].topology}' with `{axis}` of size {candidate.mesh[axis]}", evaluation
         if evaluation.fits or evaluation.problem:
             return

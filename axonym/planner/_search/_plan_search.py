@@ -20,7 +20,7 @@ from .._plan._candidate import Candidate, Evaluation, make_candidate_key, rank_e
 from .._plan._plan import Plan
 from ._best_candidates import compile_best
 from ._candidate_compiler import CandidateCompiler, SearchProgress
-from ._screening import ComputingSpeed, Screened, Screening
+from ._screening import ComputingSpeed, Prospect, Screening
 from ._search_space import explain_no_candidate, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
 
@@ -101,11 +101,11 @@ def plan(
     compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()
     variants = list_variants(plain, args, policies, options, pruned)
-    screened = _screen_candidates(variants, compiler, fixed, pruned)
+    prospects = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
-    compiled = compile_best(screened, compiler, log)
-    ranked, screened_best = _rank_evaluations(screened, compiled)
-    pruned[_LESS_PROMISING] += len(screened) - len(ranked)
+    results = compile_best(prospects, compiler, log)
+    ranked, estimate_of_best = _rank_evaluations(prospects, results)
+    pruned[_LESS_PROMISING] += len(prospects) - len(ranked)
     return Plan(
         evaluations=ranked,
         topology=topology,
@@ -117,7 +117,7 @@ def plan(
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - start_time,
         notes=(*_describe_step(fn, args, variants[0]), *log.notes),
-        screened=screened_best,
+        screened=estimate_of_best,
     )
 
 
@@ -149,7 +149,7 @@ def _describe_step(fn: Any, args: Sequence[Any], variant: StepVariant) -> Iterat
     arrays = [leaf for leaf in jax.tree.leaves(variant.args[0]) if isinstance(leaf, jax.ShapeDtypeStruct)]
     if not any(jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays):
         yield "the first argument has no floating-point numbers, but it is taken as that with the parameters"
-    if not variant.program.data_names:
+    if not variant.named_program.data_names:
         yield "no argument but the first has axes of its own, so no batch is sharded; name the axes of the data"
     if not isinstance(fn, NamedJit):
         yield "results take memory of their own; what a step donates counts for functions of `named_jit` and `fsdp`"
@@ -160,52 +160,57 @@ def _screen_candidates(
     compiler: CandidateCompiler,
     fixed: Any,
     pruned: "collections.Counter[str]",
-) -> list[Screened]:
+) -> list[Prospect]:
     """Returns estimates of candidates, the most promising first; counts those that are left out, by reason."""
-    screened: list[Screened] = []
+    prospects: list[Prospect] = []
     devices = len(compiler.devices)
-    program = variants[0].program  # all have the same names
-    parsed = parse_fixed(fixed, (*program.parameter_names, *program.data_names), devices)
+    named_program = variants[0].named_program  # all have the same names
+    parsed = parse_fixed(fixed, (*named_program.parameter_names, *named_program.data_names), devices)
     for variant in variants:
-        screening = Screening(variant.program, compiler.hardware, compiler.make_link_model, variant.arguments)
-        for candidate in list_candidates(variant.program, devices, parsed, pruned):
+        screening = Screening(variant.named_program, compiler.hardware, compiler.make_link_model, variant.arguments)
+        for candidate in list_candidates(variant.named_program, devices, parsed, pruned):
             candidate = replace(candidate, policy=variant.policy, options=variant.options)
             is_likely_to_fit = screening.estimate_memory(candidate) <= compiler.hardware.hbm_available
-            screened.append(Screened(screening.evaluate(candidate), variant, is_likely_to_fit))
-    if not screened:
-        reason = explain_no_candidate(program, devices, parsed, pruned)
+            prospects.append(Prospect(screening.screen(candidate), variant, is_likely_to_fit))
+    if not prospects:
+        reason = explain_no_candidate(named_program, devices, parsed, pruned)
         raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
-    return sorted(screened, key=lambda candidate: candidate.rank)
+    return sorted(prospects, key=lambda prospect: prospect.rank)
 
 
 def _rank_evaluations(
-    screened: Sequence[Screened], compiled: Sequence[tuple[Evaluation, Screened]]
+    prospects: Sequence[Prospect], results: Sequence[tuple[Evaluation, Prospect]]
 ) -> tuple[tuple[Evaluation, ...], Evaluation | None]:
-    """Returns what was compiled and alternatives, the best first, and how the best was screened if it was compiled."""
-    evaluations = [evaluation for evaluation, _ in compiled]
-    evaluations += _list_alternatives(screened, evaluations)
-    speed = ComputingSpeed.measure(compiled)
+    """Returns what was compiled and alternatives, the best first, and the estimate of the best if it was compiled.
+
+    The times of those that are not timed are scaled here by what those that are timed say of the speed of computing.
+    """
+    evaluations = [evaluation for evaluation, _ in results]
+    evaluations += _list_alternatives(prospects, evaluations)
+    speed = ComputingSpeed.measure(results)
     ranked = tuple(sorted(map(speed.scale, evaluations), key=rank_evaluation))
     best = make_candidate_key(ranked[0].candidate)
-    for evaluation, candidate in compiled:
+    for evaluation, prospect in results:
         if make_candidate_key(evaluation.candidate) == best:
-            return ranked, speed.scale(candidate.evaluation)
+            return ranked, speed.scale(prospect.estimate)
     return ranked, None
 
 
-def _list_alternatives(screened: Sequence[Screened], compiled: Sequence[Evaluation]) -> list[Evaluation]:
+def _list_alternatives(prospects: Sequence[Prospect], evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     """Returns the best candidate with each other size of a mesh axis and each other sharding of a named axis."""
-    candidates = [candidate.evaluation.candidate for candidate in screened]
+    candidates = [prospect.estimate.candidate for prospect in prospects]
     names = {name for candidate in candidates for name in (*candidate.compute, *candidate.parameters)}
     axes = {axis for candidate in candidates for axis in candidate.mesh}
-    compiled_keys = {make_candidate_key(evaluation.candidate) for evaluation in compiled}
-    listed_choices = {choice for evaluation in compiled for choice in _list_choices(evaluation.candidate, names, axes)}
+    compiled_keys = {make_candidate_key(evaluation.candidate) for evaluation in evaluations}
+    listed_choices: set[tuple[Any, ...]] = set()
+    for evaluation in evaluations:
+        listed_choices.update(_list_choices(evaluation.candidate, names, axes))
     alternatives: list[Evaluation] = []
-    for candidate in screened:
-        evaluation = candidate.evaluation
-        choices = set(_list_choices(evaluation.candidate, names, axes))
-        if not choices <= listed_choices and make_candidate_key(evaluation.candidate) not in compiled_keys:
-            alternatives.append(evaluation)
+    for prospect in prospects:
+        candidate = prospect.estimate.candidate
+        choices = set(_list_choices(candidate, names, axes))
+        if not choices <= listed_choices and make_candidate_key(candidate) not in compiled_keys:
+            alternatives.append(prospect.estimate)
             listed_choices |= choices
     return alternatives
 
@@ -225,6 +230,6 @@ def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iter
 def _count_tokens(variant: StepVariant) -> int:
     """Returns the size of the largest array of whole numbers with axes of the data; 0 if there is none."""
     arrays = [leaf for leaf in jax.tree.leaves(variant.args, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
-    names = set(variant.program.data_names)
+    names = set(variant.named_program.data_names)
     integers = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.integer)]
     return max((array.array.size for array in integers if names.intersection(array.names)), default=0)

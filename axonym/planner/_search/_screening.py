@@ -23,26 +23,26 @@ from .._step_time._step_time import ERRORS, StepTime, hide_sending
 from ._step_variants import StepVariant
 
 
-class Screened(NamedTuple):
-    """A candidate that was screened, its step, and whether what its step holds is likely to fit."""
+class Prospect(NamedTuple):
+    """What screening says of a candidate, its step, and whether what its step holds is likely to fit."""
 
-    evaluation: Evaluation
+    estimate: Evaluation
     variant: StepVariant
     is_likely_to_fit: bool
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The key that sorts candidates, the most promising first."""
-        evaluation = self.evaluation
-        missing = 0 if evaluation.fits else evaluation.bytes
-        return missing, not self.is_likely_to_fit, evaluation.time.total, make_candidate_key(evaluation.candidate)
+        """The key that sorts prospects, the most promising first."""
+        estimate = self.estimate
+        missing = 0 if estimate.fits else estimate.bytes
+        return missing, not self.is_likely_to_fit, estimate.time.total, make_candidate_key(estimate.candidate)
 
 
 class Screening:
     """Estimates candidates for one program on one machine.
 
     Args:
-        program: The program.
+        named_program: The traced step.
         hardware: The devices.
         make_link_model: Returns the model of the links of a candidate's mesh.
         arguments: The arrays of the arguments, each with the group that its bytes count to.
@@ -50,37 +50,37 @@ class Screening:
 
     def __init__(
         self,
-        program: NamedProgram,
+        named_program: NamedProgram,
         hardware: Hardware,
         make_link_model: Callable[[Candidate], LinkModel],
         arguments: Sequence[tuple[str, NamedShape]],
     ) -> None:
-        self._program, self._hardware, self._arguments = program, hardware, arguments
+        self._named_program, self._hardware, self._arguments = named_program, hardware, arguments
         self._make_link_model = make_link_model
 
-    def evaluate(self, candidate: Candidate) -> Evaluation:
+    def screen(self, candidate: Candidate) -> Evaluation:
         """Returns the estimate of a candidate."""
-        traffic = _Traffic(candidate, self._make_link_model(candidate), self._program)
+        traffic = _Traffic(candidate, self._make_link_model(candidate), self._named_program)
         memory = self._count_arguments(candidate)
         # A step reads its state and writes the new one, which takes as long whatever else it computes.
-        compute = 2 * sum(memory.values()) / self._hardware.hbm_bandwidth
-        for product, runs in self._program.products.items():
-            compute += runs * _estimate_product(product, candidate, self._hardware)
+        computing = 2 * sum(memory.values()) / self._hardware.hbm_bandwidth
+        for product, runs in self._named_program.products.items():
+            computing += runs * _estimate_product(product, candidate, self._hardware)
             traffic.add_operands(product, runs)
-        for reduction, runs in self._program.sums.items():
+        for reduction, runs in self._named_program.sums.items():
             traffic.add_sum(reduction, runs)
-        for (before, after), runs in self._program.reshards.items():
+        for (before, after), runs in self._named_program.reshards.items():
             traffic.add_reshard(before, after, runs)
-        waiting, hidden = hide_sending(compute, traffic.waiting, traffic.hidden)
-        time = StepTime(compute, 0.0, waiting, hidden, 0.0, "flops", ERRORS["flops"])
+        waiting, hidden = hide_sending(computing, traffic.waiting, traffic.hidden)
+        time = StepTime(computing, 0.0, waiting, hidden, 0.0, "flops", ERRORS["flops"])
         fits = sum(memory.values()) <= self._hardware.hbm_available
         return Evaluation(candidate, "screened", fits, memory, dict(traffic.sent), time)
 
     def estimate_memory(self, candidate: Candidate) -> float:
         """Returns the bytes of arguments and of what loops collect, which is most of what a step holds."""
         total = float(sum(self._count_arguments(candidate).values()))
-        for shape, count in self._program.saved.items():
-            is_gradient = not shape.names & {*self._program.data_names}  # activations have axes of the data
+        for shape, count in self._named_program.saved.items():
+            is_gradient = not shape.names & {*self._named_program.data_names}  # activations have axes of the data
             total += count * _count_bytes(shape, candidate, candidate.parameters if is_gradient else candidate.compute)
         return total
 
@@ -94,8 +94,8 @@ class Screening:
 class _Traffic:
     """The collectives of a candidate: the seconds waited for, those beside computing, and the bytes sent."""
 
-    def __init__(self, candidate: Candidate, links: LinkModel, program: NamedProgram) -> None:
-        self._candidate, self._links, self._program = candidate, links, program
+    def __init__(self, candidate: Candidate, links: LinkModel, named_program: NamedProgram) -> None:
+        self._candidate, self._links, self._named_program = candidate, links, named_program
         self.waiting: dict[MeshAxes, float] = {}
         self.hidden: dict[MeshAxes, float] = {}
         self.sent: collections.Counter[MeshAxes] = collections.Counter()
@@ -108,7 +108,7 @@ class _Traffic:
             whole = tuple(axis for name in names for axis in compute.get(name, ()))
             self._add("all-gather", _count_bytes(operand, self._candidate, compute), whole, runs, self.waiting)
             if operand.origin is not None:
-                parameter = self._program.leaves[operand.origin]
+                parameter = self._named_program.leaves[operand.origin]
                 computed_axes = _list_mesh_axes(parameter.dims, compute)
                 stored_axes = _list_mesh_axes(parameter.dims, stored)
                 axes = tuple(axis for axis in stored_axes if axis not in computed_axes)
@@ -121,7 +121,7 @@ class _Traffic:
         """Adds the reduction of a sum over sharded axes, which the result may be sharded over."""
         compute = self._candidate.compute
         summed = _list_mesh_axes(reduction.reduced, compute)
-        is_gradient = any(name in self._program.data_names for name, _ in reduction.reduced)
+        is_gradient = any(name in self._named_program.data_names for name, _ in reduction.reduced)
         result_mapping = self._candidate.parameters if is_gradient else compute
         scattered = tuple(axis for axis in _list_mesh_axes(reduction.result.dims, result_mapping) if axis in summed)
         replicated = tuple(axis for axis in summed if axis not in scattered)
@@ -185,14 +185,14 @@ class ComputingSpeed:
     factors: dict[CandidateKey, float]
 
     @staticmethod
-    def measure(compiled: Iterable[tuple[Evaluation, Screened]]) -> "ComputingSpeed":
+    def measure(results: Iterable[tuple[Evaluation, Prospect]]) -> "ComputingSpeed":
         """Returns the speed of the candidates that are timed."""
         factors: dict[CandidateKey, float] = {}
-        for evaluation, screened in compiled:
+        for evaluation, prospect in results:
             if evaluation.stage == "timed":
                 seconds = evaluation.time.compute + evaluation.time.attention
                 key = make_candidate_key(evaluation.candidate).computing
-                factors[key] = seconds / screened.evaluation.time.compute
+                factors[key] = seconds / prospect.estimate.time.compute
         return ComputingSpeed(factors)
 
     def scale(self, evaluation: Evaluation) -> Evaluation:

@@ -72,7 +72,7 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
 
 
 def list_candidates(
-    program: NamedProgram, devices: int, fixed: Fixed, pruned: collections.Counter[str]
+    named_program: NamedProgram, devices: int, fixed: Fixed, pruned: collections.Counter[str]
 ) -> list[Candidate]:
     """Returns all candidates, each once; counts those that cannot be, by the reason.
 
@@ -81,9 +81,9 @@ def list_candidates(
     """
     candidates: dict[CandidateKey, Candidate] = {}
     for mesh in _list_meshes(devices, fixed):
-        for candidate in _list_assignments(program, mesh, fixed, pruned):
+        for candidate in _list_assignments(named_program, mesh, fixed, pruned):
             candidates.setdefault(make_candidate_key(candidate), candidate)
-            _check_candidate_count(len(candidates), program.parameter_names)
+            _check_candidate_count(len(candidates), named_program.parameter_names)
     return list(candidates.values())
 
 
@@ -96,25 +96,28 @@ def _check_candidate_count(count: int, names: Sequence[str]) -> None:
         )
 
 
-def explain_no_candidate(program: NamedProgram, devices: int, fixed: Fixed, pruned: collections.Counter[str]) -> str:
+def explain_no_candidate(
+    named_program: NamedProgram, devices: int, fixed: Fixed, pruned: collections.Counter[str]
+) -> str:
     """Returns why there is no candidate: what `fixed` has that cannot be, or else all reasons and the sizes of axes."""
     meshes = [*_list_meshes(devices, fixed)]
     between = "between steps (`compute` counts for axes that `parameters` lacks)"
     for mapping, arrays, when in (
-        (fixed.compute, program.arrays, "while computing"),
-        ({**fixed.compute, **fixed.parameters}, _list_stored_arrays(program), between),
+        (fixed.compute, named_program.arrays, "while computing"),
+        ({**fixed.compute, **fixed.parameters}, _list_stored_arrays(named_program), between),
     ):
-        problems = [*_describe_shared_axes(program, mapping, arrays, when)]
-        problems += _describe_remainders(program, mapping, meshes)
+        problems = [*_describe_shared_axes(named_program, mapping, arrays, when)]
+        problems += _describe_remainders(named_program, mapping, meshes)
         if problems:
             return problems[0]
     reasons = "; ".join(f"{count}: {reason}" for reason, count in pruned.items()) or "there is no axis to shard"
     mesh = f" over the mesh {format_axes(tuple(fixed.mesh), tuple(fixed.mesh.values()))}" if fixed.mesh else ""
-    return f"{reasons}; the axes are {_format_named_sizes(program, program.sizes)}{mesh}; fix less, or change sizes"
+    sizes = _format_named_sizes(named_program, named_program.sizes)
+    return f"{reasons}; the axes are {sizes}{mesh}; fix less, or change sizes"
 
 
 def _describe_shared_axes(
-    program: NamedProgram, mapping: Mapping[str, MeshAxes], arrays: frozenset[frozenset[str]], when: str
+    named_program: NamedProgram, mapping: Mapping[str, MeshAxes], arrays: frozenset[frozenset[str]], when: str
 ) -> Iterator[str]:
     """Yields a sentence for each two axes of one array that are fixed over one mesh axis."""
     for (first, first_axes), (second, second_axes) in itertools.combinations(mapping.items(), 2):
@@ -124,19 +127,19 @@ def _describe_shared_axes(
             array = min(arrays_with_both, key=lambda array: (len(array), sorted(array)))
             yield (
                 f"`fixed` has {first!r} and {second!r} over mesh axis {shared[0]!r} {when}, but both are axes of one "
-                f"array {_format_named_sizes(program, array)}; fix one of them over another mesh axis or to "
+                f"array {_format_named_sizes(named_program, array)}; fix one of them over another mesh axis or to "
                 "None, or rename one of them in the arrays where they meet"
             )
 
 
 def _describe_remainders(
-    program: NamedProgram, mapping: Mapping[str, MeshAxes], meshes: Sequence[Mapping[str, int]]
+    named_program: NamedProgram, mapping: Mapping[str, MeshAxes], meshes: Sequence[Mapping[str, int]]
 ) -> Iterator[str]:
     """Yields a sentence for each axis that is not divisible by the mesh axes that it is fixed over, in any mesh."""
     for name, mesh_axes in mapping.items():
         meshes_with_axes = [mesh for mesh in meshes if set(mesh_axes) <= set(mesh)]
         counts = sorted({math.prod(mesh[axis] for axis in mesh_axes) for mesh in meshes_with_axes})
-        sizes = sorted(program.sizes.get(name, ()))
+        sizes = sorted(named_program.sizes.get(name, ()))
         undivided = [next((size for size in sizes if size % count), None) for count in counts]
         if undivided and None not in undivided:
             axes = f"mesh ax{'is' if len(mesh_axes) == 1 else 'es'} {' and '.join(map(repr, mesh_axes))}"
@@ -147,9 +150,9 @@ def _describe_remainders(
             )
 
 
-def _format_named_sizes(program: NamedProgram, names: Collection[str]) -> str:
-    ordered = [name for name in (*program.data_names, *program.parameter_names) if name in names]
-    return format_axes(ordered, [max(program.sizes[name]) for name in ordered])
+def _format_named_sizes(named_program: NamedProgram, names: Collection[str]) -> str:
+    ordered = [name for name in (*named_program.data_names, *named_program.parameter_names) if name in names]
+    return format_axes(ordered, [max(named_program.sizes[name]) for name in ordered])
 
 
 def _parse_mapping(
@@ -195,7 +198,7 @@ def _list_meshes(devices: int, fixed: Fixed) -> Iterator[dict[str, int]]:
 
 
 def _list_assignments(
-    program: NamedProgram, mesh: dict[str, int], fixed: Fixed, pruned: collections.Counter[str]
+    named_program: NamedProgram, mesh: dict[str, int], fixed: Fixed, pruned: collections.Counter[str]
 ) -> Iterator[Candidate]:
     """Yields the candidates of a mesh. Of one with other names, the last of several axes has the role of `model`."""
     axes = list(mesh)
@@ -210,13 +213,13 @@ def _list_assignments(
         pruned[_LACKING] += 1
         return
     batch = tuple(axis for axis in axes if axis != tensor and mesh[axis] > 1)
-    stored_arrays = _list_stored_arrays(program)
-    for compute in _list_compute_mappings(program, batch, tensor, fixed):
-        if reason := _find_obstacle(program, program.arrays, compute, mesh):
+    stored_arrays = _list_stored_arrays(named_program)
+    for compute in _list_compute_mappings(named_program, batch, tensor, fixed):
+        if reason := _find_obstacle(named_program, named_program.arrays, compute, mesh):
             pruned[reason] += 1
             continue
-        for parameters in _list_parameter_mappings(program, compute, batch, fixed):
-            if reason := _find_obstacle(program, stored_arrays, parameters, mesh):
+        for parameters in _list_parameter_mappings(named_program, compute, batch, fixed):
+            if reason := _find_obstacle(named_program, stored_arrays, parameters, mesh):
                 pruned[reason] += 1
             elif fixed.mesh is None and not _uses_every_mesh_axis(mesh, compute, parameters):
                 pruned[_UNUSED] += 1
@@ -225,7 +228,7 @@ def _list_assignments(
 
 
 def _find_obstacle(
-    program: NamedProgram, arrays: frozenset[frozenset[str]], mapping: Assignment, mesh: Mapping[str, int]
+    named_program: NamedProgram, arrays: frozenset[frozenset[str]], mapping: Assignment, mesh: Mapping[str, int]
 ) -> str | None:
     """Returns why a mapping cannot shard arrays with these names; None if it can."""
     for array in arrays:
@@ -234,29 +237,29 @@ def _find_obstacle(
             return _SHARED
     for name, mesh_axes in mapping.items():
         count = math.prod(mesh[axis] for axis in mesh_axes)
-        if any(size % count for size in program.sizes.get(name, ())):
+        if any(size % count for size in named_program.sizes.get(name, ())):
             return f"{name!r} is not divisible by its mesh axes"
     return None
 
 
 def _list_compute_mappings(
-    program: NamedProgram, batch: MeshAxes, tensor: str | None, fixed: Fixed
+    named_program: NamedProgram, batch: MeshAxes, tensor: str | None, fixed: Fixed
 ) -> Iterator[Assignment]:
     """Yields mappings for computing: an axis of the data over `batch`, and axes of different arrays over `tensor`."""
-    names = (*program.parameter_names, *program.data_names)
-    free = [name for name in names if name not in program.looped and name not in fixed.compute]
-    batch_names: list[str | None] = [name for name in program.data_names if name in free and batch]
+    names = (*named_program.parameter_names, *named_program.data_names)
+    free = [name for name in names if name not in named_program.looped and name not in fixed.compute]
+    batch_names: list[str | None] = [name for name in named_program.data_names if name in free and batch]
     if not batch_names or _list_mesh_axes(fixed.compute) & set(batch):
         batch_names.insert(0, None)
     for batch_name in batch_names:
         candidates = [name for name in free if name != batch_name]
         if batch_name is not None:
             # Two axes of the data that change places are the same on the mesh whose sizes change places.
-            earlier = program.data_names[: program.data_names.index(batch_name)]
+            earlier = named_program.data_names[: named_program.data_names.index(batch_name)]
             candidates = [name for name in candidates if name not in earlier]
         if not batch:
-            candidates = [name for name in candidates if name in program.parameter_names]
-        tensor_names = _list_apart(candidates, program.arrays) if tensor else []
+            candidates = [name for name in candidates if name in named_program.parameter_names]
+        tensor_names = _list_apart(candidates, named_program.arrays) if tensor else []
         if not tensor_names or tensor in _list_mesh_axes(fixed.compute, fixed.parameters):
             tensor_names.insert(0, ())
         for names in tensor_names:
@@ -267,7 +270,7 @@ def _list_compute_mappings(
 
 
 def _list_parameter_mappings(
-    program: NamedProgram, compute: Assignment, batch: MeshAxes, fixed: Fixed
+    named_program: NamedProgram, compute: Assignment, batch: MeshAxes, fixed: Fixed
 ) -> Iterator[Assignment]:
     """Yields mappings between steps: that for computing, alone and with further axes over the last of `batch`."""
     base = {**compute, **fixed.parameters}
@@ -275,19 +278,19 @@ def _list_parameter_mappings(
     if not batch:
         return
     storage_axis = batch[-1]  # `data`; over `replica` there are copies
-    arrays = _list_stored_arrays(program)
+    arrays = _list_stored_arrays(named_program)
     sharded = {name for name, mesh_axes in base.items() if storage_axis in mesh_axes}
     # An array has each mesh axis once.
     beside_sharded = {name for array in arrays if sharded & array for name in array}
-    unavailable = {*program.looped, *fixed.parameters, *beside_sharded}
-    free = [name for name in program.parameter_names if not base.get(name) and name not in unavailable]
+    unavailable = {*named_program.looped, *fixed.parameters, *beside_sharded}
+    free = [name for name in named_program.parameter_names if not base.get(name) and name not in unavailable]
     for names in _list_largest_apart(free, arrays):
         yield {**base, **dict.fromkeys(names, (storage_axis,))}
 
 
-def _list_stored_arrays(program: NamedProgram) -> frozenset[frozenset[str]]:
+def _list_stored_arrays(named_program: NamedProgram) -> frozenset[frozenset[str]]:
     """Returns the names of each array that is stored between steps."""
-    return frozenset(leaf.names for leaf in program.leaves)
+    return frozenset(leaf.names for leaf in named_program.leaves)
 
 
 def _list_apart(names: Sequence[str], arrays: frozenset[frozenset[str]]) -> list[tuple[str, ...]]:

@@ -22,7 +22,7 @@ class StepVariant:
     Attributes:
         fn: The step, with its options.
         args: Its arguments, with the policy.
-        program: The traced step.
+        named_program: The traced step.
         arguments: The arrays of the arguments, each with its group, as in a memory report.
     """
 
@@ -30,7 +30,7 @@ class StepVariant:
     options: Mapping[str, Any]
     fn: Callable[..., Any]
     args: tuple[Any, ...]
-    program: NamedProgram
+    named_program: NamedProgram
     arguments: tuple[tuple[str, NamedShape], ...]
 
 
@@ -76,7 +76,7 @@ def list_variants(
         settings, policy_args = dict(zip(options, values, strict=True)), args_by_policy[policy]
         step = functools.wraps(fn)(functools.partial(fn, **settings)) if settings else fn
         try:
-            program = trace_named_program(step, policy_args)
+            named_program = trace_named_program(step, policy_args)
         except ValueError as error:  # such as for a batch that is not divisible by a number of microbatches
             errors.append(error)
             label = ", ".join(f"{name}={value!r}" for name, value in settings.items()) or policy
@@ -87,7 +87,7 @@ def list_variants(
                 error.add_note(f"`plan` called the step with the `options` {settings}.")
             raise
         else:
-            variants.append(StepVariant(policy, settings, step, policy_args, program, arguments))
+            variants.append(StepVariant(policy, settings, step, policy_args, named_program, arguments))
     if not variants:
         _explain_trace_error(errors[0], arguments)
         raise errors[0]
@@ -118,7 +118,7 @@ def vary_policy(variant: StepVariant, policy: Any) -> StepVariant | None:
 def count_model_flops(variant: StepVariant) -> float:
     """Returns the floating-point operations of products in a step of all devices, without recomputation."""
     plain = vary_policy(variant, False)
-    return variant.program.flops if plain is None else trace_named_program(plain.fn, plain.args).flops
+    return variant.named_program.flops if plain is None else trace_named_program(plain.fn, plain.args).flops
 
 
 def _check_choices(name: str, choices: Any, expected: str) -> None:
