@@ -29,7 +29,7 @@ from .._layer import cast_array, widen_dtype
 from .._map_shards import find_mesh_axes
 from ._inputs import AttentionInputs
 from ._mask import MaskBlock, as_attention_mask
-from ._plain import apply_sinks, cap_scores, draw_dropout_mask, get_masked_score, mask_scores
+from ._scores import apply_sinks, cap_scores, draw_dropout_mask, get_masked_score, mask_scores
 
 
 @dataclasses.dataclass(frozen=True)
