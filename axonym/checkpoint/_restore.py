@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P, 
 from ..multihost._shared_values import broadcast_from_host_zero
 from ..named._arguments import check_flag
 from ..named._array import NamedArray
+from ..named._axis import Names
 from ..named._axis_layout import MeshLike
 from ..named._base import NamedBase, get_plain_array, with_array
 from ..named._cache import cached_plan
@@ -25,6 +26,7 @@ from ..partitioning._active_mesh import get_active_mesh
 from ..partitioning._mapping import ResourceMapping
 from ..partitioning._shard import infer_resource_partitions, pad_spec
 from ..state_dict._safetensors import AxisOrder, check_axis_order
+from ._check_like import check_leaves, check_widths, warn_of_static_fields
 from ._checksums import Checksums, check_blocks, check_sizes, is_array_data, list_blocks, read_checksums
 from ._data_state import Resumable, check_resumable, read_data_state
 from ._errors import DamagedCheckpointError, agree_on_result, check_is_not_traced, import_orbax_handler
@@ -34,15 +36,11 @@ from ._tree_metadata import (
     LeafMetadata,
     Node,
     TreeMetadata,
-    check_leaves,
-    check_widths,
     describe_tree,
-    find_order,
     flatten_leaves,
     get_key_dtype,
     get_static_fields,
     iterate_nodes,
-    warn_of_static_fields,
 )
 
 
@@ -299,6 +297,13 @@ def make_shape(leaf: LeafMetadata) -> Any:
         case _:
             return leaf.decode()
     return shape if leaf.names is None else NamedArray(shape, leaf.names)
+
+
+def find_order(saved_names: Names | None, requested_names: Names | None) -> tuple[int, ...] | None:
+    """Returns the position in the checkpoint of each requested axis, None if they are in order."""
+    if saved_names is None or requested_names is None or saved_names == requested_names:
+        return None
+    return tuple(saved_names.index(name) for name in requested_names)
 
 
 def get_stored_sharding(saved: LeafMetadata, requested: LeafMetadata, sharding: Any) -> Any:
