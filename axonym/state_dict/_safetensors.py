@@ -39,7 +39,7 @@ from ._from_state_dict import (
     with_plain,
 )
 from ._keys import check_has_data, describe_random_keys, has_key_dtype, parse_folder
-from ._safetensors_file import (
+from ._safetensors_format import (
     ArrayInfo,
     SafetensorsFile,
     SavedArray,

@@ -34,7 +34,7 @@ from ._keys import (
     make_unnamed_array_error,
     replace_children,
 )
-from ._safetensors_file import SavedAxes
+from ._safetensors_format import SavedAxes
 
 
 T = TypeVar("T")

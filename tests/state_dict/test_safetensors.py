@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 import axonym as nym
 from axonym import state_dict as sd
-from axonym.state_dict._safetensors_file import ArrayInfo, make_header
+from axonym.state_dict._safetensors_format import ArrayInfo, make_header
 
 from ..processes import run
 from .test_state_dict import Embed, HeadDim, Heads, Layers, Renamed, make_model
