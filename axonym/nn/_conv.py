@@ -19,7 +19,7 @@ from ..named._broadcasting import cached_jit, get_array
 from ..named._named_call import named_call
 from ..named._operation import run_operation, use_operand_layout
 from ..named._sharding import constrain_sharding, reshard_by_name
-from ..random._sampling import as_plain_key
+from ..random._keys import as_plain_key
 from ._layer import Layer, check_input, gather_parameter
 from ._linear import Initializer, initialize_bias, initialize_weight
 from ._map_shards import find_layout, shard_map_by_name

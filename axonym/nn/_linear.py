@@ -20,7 +20,7 @@ from ..named._named_call import named_call
 from ..named._operation import run_operation
 from ..named._sharding import constrain_sharding, context, place_array
 from ..random import truncated_normal
-from ..random._sampling import as_plain_key
+from ..random._keys import as_plain_key
 from ._layer import Layer, check_input, format_layer_axes, gather_parameter, merge_axes, replace_axes
 
 

@@ -1,5 +1,6 @@
 """Random named arrays: the draws of `jax.random` for the same key and sizes, sharded by the active mapping."""
 
+from ._choice import choice as choice, permutation as permutation
 from ._distributions import (
     bernoulli as bernoulli,
     beta as beta,
@@ -31,13 +32,11 @@ from ._distributions import (
     wald as wald,
     weibull_min as weibull_min,
 )
-from ._sampling import split as split
+from ._keys import split as split
 from ._structured import (
     ball as ball,
-    choice as choice,
     dirichlet as dirichlet,
     multinomial as multinomial,
     multivariate_normal as multivariate_normal,
     orthogonal as orthogonal,
-    permutation as permutation,
 )

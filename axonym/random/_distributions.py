@@ -8,7 +8,7 @@ from ..named._array import NamedArray
 from ..named._axis import AxisSelector, AxisSpec, find_axis, get_names_and_sizes, parse_axes
 from ..named._base import NamedBase, format_shape
 from ..named._format import format_axes
-from ._sampling import check_bounds, check_parameter, draw_sample
+from ._draw_sample import check_bounds, check_parameter, draw_sample
 
 
 def normal(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:

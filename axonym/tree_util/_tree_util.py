@@ -16,7 +16,7 @@ from ..named._format import format_axes, suggest_name
 from ..named._reduce._reductions import mean, std
 from ..named._shape._concatenate import concatenate
 from ..named._sharding import constrain_sharding
-from ..random._sampling import as_plain_key
+from ..random._keys import as_plain_key
 from ..tree import _tree
 
 

@@ -12,7 +12,7 @@ from ...named._array import NamedArray
 from ...named._axis import AxisSelection, AxisSelector, Names, axis_name, parse_selection
 from ...named._base import format_shape
 from ...named._format import format_axes
-from ...random._sampling import as_plain_key
+from ...random._keys import as_plain_key
 from .._layer import cast_array, check_input
 from ._mask import AttentionMask, MaskBlock, check_boolean
 

@@ -1,14 +1,13 @@
-"""Random keys, and the one compiled function that draws and shards an array, with parameters broadcast by name."""
+"""The one compiled function that draws and shards an array, with parameters broadcast by name."""
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from ..named._arguments import check_dtype, check_integer, check_number
+from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
 from ..named._axis import (
     Axis,
@@ -20,14 +19,13 @@ from ..named._axis import (
     get_names_and_sizes,
     intern_names,
     parse_axes,
-    parse_one_axis,
 )
-from ..named._base import NamedBase, format_shape
 from ..named._broadcasting import cached_jit, check_matching_sizes, split_operand
-from ..named._format import format_axes, format_value
+from ..named._format import format_axes
 from ..named._operation import run_operation
 from ..named._sharding import constrain_sharding, place_array
 from ..named._traceback import make_error
+from ._keys import as_plain_key
 
 
 Core: TypeAlias = tuple[AxisSelector, ...]
@@ -148,54 +146,3 @@ def _draw_array(
         draw, [(), *parameter_names], names, key, *parameters.values(), by_compiler=True, sizes=(*sizes, *event)
     )
     return constrain_sharding(NamedArray(array, names))
-
-
-def as_plain_key(key: Any) -> Any:
-    """Returns a key as a plain array."""
-    if isinstance(key, NamedBase):
-        if key.names:
-            raise make_error(
-                ValueError, f"one key is needed, not keys {format_shape(key)}; use `axonym.vmap` over their axes"
-            )
-        key = key.array
-    if not isinstance(key, jax.Array | np.ndarray):
-        raise make_error(TypeError, f"A random key such as `jax.random.key(0)` is needed, not {format_value(key)}.")
-    # Keys of `jax.random.key` have a dtype of JAX and no axes; those of `jax.random.PRNGKey` are vectors of uint32.
-    is_untyped = isinstance(key.dtype, np.dtype)
-    if is_untyped and key.dtype != np.uint32:
-        raise TypeError(
-            f"A random key such as `jax.random.key(0)` is needed, not {key.dtype} of shape {tuple(key.shape)}."
-        )
-    if key.ndim != (1 if is_untyped else 0):
-        raise ValueError(
-            f"one key is needed, not an array of keys of shape {tuple(key.shape)}; take one of them, as in `keys[0]`, "
-            "or use `jax.vmap`"
-        )
-    return key
-
-
-def split(key: jax.Array, axis: Axis | int = 2) -> Any:
-    """Splits a key into several; see `jax.random.split`.
-
-    Args:
-        key: A random key.
-        axis: The axis of the new keys, or their number.
-
-    Returns:
-        Named array of keys with that axis, sharded by the active mapping; a plain array of keys for a number.
-
-    Raises:
-        TypeError: If the axis has no size, or the key is not a typed key.
-
-    Example:
-        >>> import axonym as nym
-        >>> import jax
-        >>> nym.random.split(jax.random.key(0), nym.Axis("layers", 4)).shape
-        (layers: 4)
-    """
-    if isinstance(axis, SupportsIndex):
-        return jax.random.split(as_plain_key(key), check_integer("split: the number of keys", axis, 0))
-    new_axis, plain_key = parse_one_axis(axis), as_plain_key(key)
-    if not jnp.issubdtype(plain_key.dtype, jax.dtypes.prng_key):
-        raise TypeError("`split` along an axis needs a typed key; make it with `jax.random.key(seed)`.")
-    return constrain_sharding(NamedArray(jax.random.split(plain_key, new_axis.size), new_axis))

@@ -1,0 +1,66 @@
+"""Random keys: the check that something is one key, and `split`."""
+
+from typing import Any, SupportsIndex
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..named._arguments import check_integer
+from ..named._array import NamedArray
+from ..named._axis import Axis, parse_one_axis
+from ..named._base import NamedBase, format_shape
+from ..named._format import format_value
+from ..named._sharding import constrain_sharding
+from ..named._traceback import make_error
+
+
+def as_plain_key(key: Any) -> Any:
+    """Returns a key as a plain array."""
+    if isinstance(key, NamedBase):
+        if key.names:
+            raise make_error(
+                ValueError, f"one key is needed, not keys {format_shape(key)}; use `axonym.vmap` over their axes"
+            )
+        key = key.array
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise make_error(TypeError, f"A random key such as `jax.random.key(0)` is needed, not {format_value(key)}.")
+    # Keys of `jax.random.key` have a dtype of JAX and no axes; those of `jax.random.PRNGKey` are vectors of uint32.
+    is_untyped = isinstance(key.dtype, np.dtype)
+    if is_untyped and key.dtype != np.uint32:
+        raise TypeError(
+            f"A random key such as `jax.random.key(0)` is needed, not {key.dtype} of shape {tuple(key.shape)}."
+        )
+    if key.ndim != (1 if is_untyped else 0):
+        raise ValueError(
+            f"one key is needed, not an array of keys of shape {tuple(key.shape)}; take one of them, as in `keys[0]`, "
+            "or use `jax.vmap`"
+        )
+    return key
+
+
+def split(key: jax.Array, axis: Axis | int = 2) -> Any:
+    """Splits a key into several; see `jax.random.split`.
+
+    Args:
+        key: A random key.
+        axis: The axis of the new keys, or their number.
+
+    Returns:
+        Named array of keys with that axis, sharded by the active mapping; a plain array of keys for a number.
+
+    Raises:
+        TypeError: If the axis has no size, or the key is not a typed key.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.split(jax.random.key(0), nym.Axis("layers", 4)).shape
+        (layers: 4)
+    """
+    if isinstance(axis, SupportsIndex):
+        return jax.random.split(as_plain_key(key), check_integer("split: the number of keys", axis, 0))
+    new_axis, plain_key = parse_one_axis(axis), as_plain_key(key)
+    if not jnp.issubdtype(plain_key.dtype, jax.dtypes.prng_key):
+        raise TypeError("`split` along an axis needs a typed key; make it with `jax.random.key(seed)`.")
+    return constrain_sharding(NamedArray(jax.random.split(plain_key, new_axis.size), new_axis))
