@@ -53,7 +53,6 @@ from .multihost import (
 )
 from .named._array import NamedArray as NamedArray, is_named_array as is_named_array
 from .named._array_equal import allclose as allclose, array_equal as array_equal, array_equiv as array_equiv
-from .named._array_protocols import suggest_named_way as _suggest_named_way
 from .named._axis import (
     Axis as Axis,
     AxisSelection as AxisSelection,
@@ -207,6 +206,7 @@ from .named._elementwise._logic import (
     right_shift as right_shift,
 )
 from .named._field import field as field
+from .named._foreign_names import suggest_named_way as _suggest_named_way
 from .named._grad import grad as grad, value_and_grad as value_and_grad
 from .named._index import dblock as dblock, ds as ds, dslice as dslice, index as index, take as take
 from .named._lift import lift as lift

@@ -10,7 +10,7 @@ from numpy.ma import MaskedArray
 from .._jax_compat import list_refusing_functions
 from . import _dot, _matrix
 from ._arguments import check_dtype
-from ._array_protocols import ArrayProtocols, make_foreign_function_error, suggest_named_way
+from ._array_protocols import ArrayProtocols
 from ._axis import (
     Axis,
     AxisSelection,
@@ -27,6 +27,7 @@ from ._axis import (
 from ._base import NamedBase, format_shape, set_array, set_names, with_array
 from ._broadcasting import get_array
 from ._elementwise import _arithmetic, _functions, _logic
+from ._foreign_names import make_foreign_function_error, suggest_named_way
 from ._format import format_axes
 from ._index import Items, Updates, index, take
 from ._numpy_input import MASK_PROBLEM

@@ -1,9 +1,7 @@
-"""Protocols by which other libraries use a named array, and errors that show the named counterpart of a function."""
+"""`ArrayProtocols`: the protocols by which other libraries use a named array."""
 
 import importlib
-import sys
-from collections.abc import Callable, Sequence
-from inspect import isfunction
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,75 +9,8 @@ import numpy as np
 
 from . import _repr
 from ._base import NamedBase, format_shape
+from ._foreign_names import make_foreign_function_error
 from ._traceback import make_error
-
-
-_ORDER = "axes are ordered by name, and `rearrange(x, ('embed', ...))` puts 'embed' first"
-_RESHAPE = "`flatten_axes` merges axes, `unflatten_axis` splits one, and `rearrange` does both by an expression"
-_EXPAND = "operands align by name without it; `expand(x, 'new')` adds an axis of size 1"
-_DOT = "`dot(x, y, axis='embed')` multiplies and sums over named axes, and `einsum` takes an expression"
-_DTYPE = "`x.astype(dtype)` converts the elements"
-_DEVICE = "`axonym.shard` and `jax.device_put` move arrays, and `x.sharding` shows where they are"
-_GRAD = "`axonym.grad(fn)` is the gradient of a function, and `jax.lax.stop_gradient(x)` stops it"
-_NAMES = "`x.names` has the names of the axes, `x.axes` the names and sizes, and `x.shape['embed']` one size"
-_INDEX = "`x['embed', 0]` indexes by name"
-_ARRAY = "`x.array` is the plain array"
-_UPDATE = "arrays never change, and `x.at['embed', 0].set(value)` returns one with other elements"
-_NEW = "`axonym.named(array, ('batch', 'embed'))` names the axes of an array or of nested lists"
-
-_HINTS = {
-    **dict.fromkeys(("T", "mT", "moveaxis", "permute", "permute_dims", "swapaxes", "t", "transpose"), _ORDER),
-    **dict.fromkeys(("reshape", "resize", "unflatten", "view"), _RESHAPE),
-    **dict.fromkeys(("expand_dims", "newaxis", "unsqueeze"), _EXPAND),
-    **dict.fromkeys(("bmm", "matmul", "mm", "tensordot", "vdot"), _DOT),
-    **dict.fromkeys(("double", "float", "half", "int", "long", "type"), _DTYPE),
-    **dict.fromkeys(("cpu", "cuda", "device", "devices", "to", "to_device"), _DEVICE),
-    **dict.fromkeys(("backward", "detach", "grad", "requires_grad", "stop_gradient"), _GRAD),
-    **dict.fromkeys(("axis", "dim", "dims", "name", "sizes"), _NAMES),
-    **dict.fromkeys(("gather", "get", "index_select", "isel", "sel", "select"), _INDEX),
-    **dict.fromkeys(("data", "numpy", "value", "values"), _ARRAY),
-    **dict.fromkeys(("fill", "put", "scatter", "set"), _UPDATE),
-    **dict.fromkeys(("array", "asarray", "tensor"), _NEW),
-    "concat": "`concatenate('batch', [x, y])` joins arrays along a named axis",
-    "itemsize": "`x.dtype.itemsize` is the number of bytes of an element",
-    "spec": "`x.sharding.spec` has the mesh axes of each axis",
-}
-
-
-def suggest_named_way(name: str) -> str:
-    """Returns the end of an error message about a missing attribute: what to write instead, or an empty string."""
-    if name in _HINTS:
-        return f"; {_HINTS[name]}"
-    function = _find_named_function(name)
-    return f"; `{function}` is a function" if function else ""
-
-
-def make_foreign_function_error(library: str, functions: Sequence[str], shape: str) -> TypeError:
-    """Returns the error for a named array among the arguments of a function of JAX or NumPy.
-
-    Args:
-        library: The library of the function.
-        functions: The function, and those that it calls. The error is about the first one that has a counterpart.
-        shape: The axes of the array.
-    """
-    name = next((name for name in functions if _find_named_function(name) or name in _HINTS), functions[-1])
-    function = _find_named_function(name)
-    if function:
-        remedy = f"use `{function}`"
-    else:
-        remedy = _HINTS.get(name, "`axonym.lift` applies functions of plain arrays by name")
-    return make_error(
-        TypeError,
-        f"`{name}` of {library} would lose the names of {shape}; {remedy}, or pass the plain array `x.array`.",
-    )
-
-
-def _find_named_function(name: str) -> str | None:
-    library = sys.modules[__name__.partition(".")[0]]  # not an import, because the library is built on this package
-    for module in (library, library.nn, library.linalg):
-        if isfunction(vars(module).get(name)):
-            return f"{module.__name__}.{name}"
-    return None
 
 
 # NumPy computes `scalar * x` by `numpy.multiply(scalar, x)`, so a direct call of that ufunc is accepted as well.

@@ -11,16 +11,8 @@ from jax.typing import ArrayLike
 from .._axis import AxesOrPositions, AxisSelector, find_axes
 from .._base import A, NamedBase, format_shape, make_unnamed_error
 from .._broadcasting import apply_binary
-from . import _apply_reduction
-from ._apply_reduction import (
-    Mask,
-    apply_keeping_axes,
-    apply_reduction,
-    apply_reduction_along,
-    find_positions,
-    masked_std,
-    masked_var,
-)
+from . import _masked
+from ._apply_reduction import Mask, apply_keeping_axes, apply_reduction, apply_reduction_along, find_positions
 
 
 def any(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None) -> A:
@@ -53,7 +45,7 @@ def count_nonzero(x: A, axis: AxesOrPositions | None = None, *, where: Mask | No
         >>> nym.count_nonzero(nym.arange(nym.Axis("i", 4)) > 1, "i").item()
         2
     """
-    return apply_reduction(_apply_reduction.compute_count_nonzero, x, axis, where)
+    return apply_reduction(_masked.compute_count_nonzero, x, axis, where)
 
 
 def sum(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, dtype: Any = None) -> A:
@@ -182,7 +174,7 @@ def var(
         >>> nym.var(nym.arange(nym.Axis("i", 4)), "i").item()
         1.25
     """
-    return apply_reduction(jnp.var if where is None else masked_var, x, axis, where, ddof=ddof, dtype=dtype)
+    return apply_reduction(jnp.var if where is None else _masked.masked_var, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 def std(
@@ -200,7 +192,7 @@ def std(
         >>> nym.std(nym.full({"i": 3}, 7.0), "i").item()
         0.0
     """
-    return apply_reduction(jnp.std if where is None else masked_std, x, axis, where, ddof=ddof, dtype=dtype)
+    return apply_reduction(jnp.std if where is None else _masked.masked_std, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 product = prod
@@ -220,7 +212,7 @@ def max(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None,
         >>> nym.max(nym.arange(nym.Axis("i", 4)), "i").item()
         3
     """
-    return apply_reduction(jnp.max if where is None else _apply_reduction.masked_max, x, axis, where, initial)
+    return apply_reduction(jnp.max if where is None else _masked.masked_max, x, axis, where, initial)
 
 
 def min(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, initial: Any = None) -> A:
@@ -233,7 +225,7 @@ def min(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None,
         >>> nym.min(nym.arange(nym.Axis("i", 4)), "i").item()
         0
     """
-    return apply_reduction(jnp.min if where is None else _apply_reduction.masked_min, x, axis, where, initial)
+    return apply_reduction(jnp.min if where is None else _masked.masked_min, x, axis, where, initial)
 
 
 def ptp(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None) -> A:
@@ -244,7 +236,7 @@ def ptp(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None)
         >>> nym.ptp(nym.named([3, 9, 4], "i"), "i").item()
         6
     """
-    return apply_reduction(_apply_reduction.compute_ptp, x, axis, where)
+    return apply_reduction(_masked.compute_ptp, x, axis, where)
 
 
 def argmax(x: A, axis: AxisSelector | int | None = None) -> A:
@@ -388,7 +380,7 @@ def nanvar(
         >>> nym.nanvar(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         2.25
     """
-    return apply_reduction(_apply_reduction.masked_nanvar, x, axis, where, ddof=ddof, dtype=dtype)
+    return apply_reduction(_masked.masked_nanvar, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 def nanstd(
@@ -406,7 +398,7 @@ def nanstd(
         >>> nym.nanstd(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         1.5
     """
-    return apply_reduction(_apply_reduction.masked_nanstd, x, axis, where, ddof=ddof, dtype=dtype)
+    return apply_reduction(_masked.masked_nanstd, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 def nanmax(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, initial: Any = None) -> A:
@@ -417,7 +409,7 @@ def nanmax(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = No
         >>> nym.nanmax(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         4.0
     """
-    return apply_reduction(jnp.nanmax if where is None else _apply_reduction.masked_nanmax, x, axis, where, initial)
+    return apply_reduction(jnp.nanmax if where is None else _masked.masked_nanmax, x, axis, where, initial)
 
 
 def nanmin(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, initial: Any = None) -> A:
@@ -428,7 +420,7 @@ def nanmin(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = No
         >>> nym.nanmin(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         1.0
     """
-    return apply_reduction(jnp.nanmin if where is None else _apply_reduction.masked_nanmin, x, axis, where, initial)
+    return apply_reduction(jnp.nanmin if where is None else _masked.masked_nanmin, x, axis, where, initial)
 
 
 def nanargmax(x: A, axis: AxisSelector | int | None = None) -> A:
