@@ -27,7 +27,7 @@ from ._shard import (
     shard_with_axis_mapping as shard_with_axis_mapping,
 )
 from ._shard_map import shard_map as shard_map
-from .jit._arguments import ResourceMappings as ResourceMappings
+from .jit._axis_resources import ResourceMappings as ResourceMappings
 from .jit._named_jit import (
     NamedCompiled as NamedCompiled,
     NamedJit as NamedJit,
