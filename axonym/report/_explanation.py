@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -301,20 +301,3 @@ class LeafReport(LeafExplanation):
     unused: Mapping[str, str] = field(default_factory=dict, hash=False)
     padding: tuple[Padding, ...] = ()
     place: str | None = None
-
-
-def format_paddings(leaf: LeafReport, paddings: Sequence[Padding]) -> str:
-    """Returns in words which dimensions of an array to pad together."""
-    texts: list[str] = []
-    for padding in paddings:
-        name, mesh_axes = leaf.axes[padding.dimension].name, " x ".join(map(repr, padding.mesh_axes))
-        dimension = f"dimension {padding.dimension}" if name is None else f"axis {name!r}"
-        texts.append(f"{dimension} from {padding.size} to {padding.padded_size} for {mesh_axes}")
-    return " and ".join(texts)
-
-
-def list_padding_choices(leaf: LeafReport) -> list[tuple[Padding, ...]]:
-    """Returns the ways to pad an array: one dimension, or together all that an invalid spec needs."""
-    if leaf.error and leaf.padding:
-        return [leaf.padding]
-    return [(padding,) for padding in leaf.padding]

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from ._explanation import LeafReport, format_paddings, list_padding_choices
+from ._explanation import LeafReport
 from ._format import format_bytes, format_path
+from ._padding import format_paddings, list_padding_choices
 from ._table import Note
 from ._write_file import write_file
 

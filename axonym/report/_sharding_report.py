@@ -1,8 +1,6 @@
 """`ShardingReport`: bytes, groups, mesh axes and advice for a tree of arrays, printed, saved and drawn."""
 
 import dataclasses
-import itertools
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +10,10 @@ from typing import Any, Literal
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from ..named._axis_layout import MeshLike, round_up
+from ..named._axis_layout import MeshLike
 from ..named._format import format_value
-from ..partitioning._leaves import Load, count_array_bytes, get_fullest_device_bytes, sum_device_bytes
-from ..partitioning._resolve_spec import find_spec_problems, get_requested_axes
-from ..partitioning._shard import get_own_sharding, get_sharded_axes, is_same_mesh, pad_spec
+from ..partitioning._leaves import Load, get_fullest_device_bytes, sum_device_bytes
+from ..partitioning._shard import get_own_sharding, is_same_mesh
 from ._explain import (
     ExplainedLeaf,
     MatchedSpec,
@@ -25,9 +22,7 @@ from ._explain import (
     explain_by_spec,
     explain_own_sharding,
     find_common_mesh,
-    find_free_axes,
     find_unused_axes,
-    get_shard_shape,
     list_arrays,
     sum_leaves,
     summarize_unused_axis,
@@ -37,21 +32,18 @@ from ._explanation import (
     Padding,
     ShardedTree,
     format_mesh_title,
-    format_paddings,
-    list_padding_choices,
     make_leaf_row,
     to_plain,
 )
 from ._format import check_count, format_bytes, format_costs, format_path, shorten_list
 from ._html_page import Fact, make_treemap, save_html_page
 from ._lock_file import make_lock, save_lock
+from ._padding import find_paddings, find_required_paddings, format_paddings, list_padding_choices
 from ._table import Note, Row, Table, TabularReport
 
 
 _MOST_NOTES = 5
 _FEWEST_GROUPS, _MOST_GROUPS = 3, 10  # which a reader takes in at a glance
-_MOST_PADDINGS = 3
-_MOST_GROWTH = 1.5  # padding by more than half of a dimension is not worth advising
 _LEAST_SAVED = 0.001  # the share of the bytes on a device that a padding has to save to be worth a line
 _FREE = "left to the compiler"
 _COMPARED = ("shape", "dtype", "spec", "bytes", "bytes_per_device", "replicated_bytes", "place")
@@ -257,54 +249,6 @@ def _list_best_paddings(report: ShardingReport) -> list[str]:
         f"{format_bytes(paddings[0].bytes_per_device)} on each device"
         for _, leaf, paddings in candidates[:_MOST_NOTES]
     ]
-
-
-def find_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -> tuple[Padding, ...]:
-    """Returns larger sizes of single dimensions that save memory on each device, the best first.
-
-    Of paddings that save the same, the one with the fewest mesh axes comes first.
-    """
-    shard = get_shard_shape(shape, spec, mesh)
-    free = find_free_axes(shape, spec, mesh)
-    # A dimension may get any free mesh axis, any two of them, or all.
-    choices = [axes for number in sorted({1, 2, len(free)} - {0}) for axes in itertools.combinations(free, number)]
-    current_bytes = count_array_bytes(dtype, shard)
-    paddings: list[Padding] = []
-    for dim, part in enumerate(shard):
-        for axes in choices if part else ():
-            parts = math.prod(mesh.shape[axis] for axis in axes)
-            padded = round_up(part, parts)
-            if padded == part or padded > part * _MOST_GROWTH:
-                continue
-            padded_bytes = count_array_bytes(dtype, (*shard[:dim], padded // parts, *shard[dim + 1 :]))
-            if padded_bytes < current_bytes:
-                dim_axes = get_sharded_axes(pad_spec(spec, len(shape))[dim])
-                paddings.append(
-                    Padding(dim, shape[dim], padded * (shape[dim] // part), (*dim_axes, *axes), padded_bytes)
-                )
-    paddings.sort(key=lambda padding: (padding.bytes_per_device, len(padding.mesh_axes)))
-    return tuple(paddings[:_MOST_PADDINGS])
-
-
-def find_required_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -> tuple[Padding, ...]:
-    """Returns a padding for each dimension that an invalid spec needs padded; none if padding does not make it valid.
-
-    The bytes are those with all dimensions padded.
-    """
-    if len(spec) > len(shape):
-        return ()
-    requested_axes = [
-        () if entry is P.UNCONSTRAINED else get_requested_axes(entry) for entry in pad_spec(spec, len(shape))
-    ]
-    if any(axis not in mesh.axis_names for axes in requested_axes for axis in axes):
-        return ()
-    parts = [math.prod(mesh.shape[axis] for axis in axes) for axes in requested_axes]
-    padded = tuple(round_up(size, number) for size, number in zip(shape, parts, strict=True))
-    if find_spec_problems(padded, None, spec, mesh):
-        return ()
-    padded_bytes = count_array_bytes(dtype, get_shard_shape(padded, spec, mesh))
-    changed = [dim for dim, size in enumerate(padded) if size != shape[dim]]
-    return tuple(Padding(dim, shape[dim], padded[dim], requested_axes[dim], padded_bytes) for dim in changed)
 
 
 def report_specs(
