@@ -17,7 +17,8 @@ from ..named._arguments import check_flag
 from ..named._format import format_value
 from ..partitioning._active_mesh import MeshLike
 from ..partitioning._mapping import ResourceMapping
-from ._host_batches import BatchAxes, BatchReader, LoadedBatch, SourceIterator, place_global_rows, place_local_rows
+from ._batch_reader import BatchAxes, BatchReader, LoadedBatch, place_global_rows, place_local_rows
+from ._source_iterator import SourceIterator
 
 
 class BatchAgreement:
