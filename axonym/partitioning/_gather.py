@@ -1,9 +1,9 @@
 """Gathers of stored parameters whose gradients are added up on shards: typed `reduced`, on Explicit meshes.
 
-`named/_reduced_types.py` says what the type means. The gradient of a plain gather is added up where the parameter is
-used, over all devices that share the batch, and of the sum each device keeps its shard. XLA makes a reduce-scatter of
-these two only if the shards are over the same mesh axes as the batch. From a typed gather JAX knows it: the gradient is
-scattered over the mesh axes of the shards, and what is left of it is added up between replicas.
+`named/_reduced_types.py` says what the type means. The gradient of a plain gather is an all-reduce over the devices
+that share the batch, then a slice for each shard. XLA makes one reduce-scatter of both only if the shards are over the
+same mesh axes as the batch. For a typed gather JAX itself makes a reduce-scatter over the mesh axes of the shards, and
+an all-reduce of its result over the other mesh axes of the batch, those of replicas.
 """
 
 import functools
@@ -23,9 +23,9 @@ from ._mapping import AxisMapping
 def find_batch_axes(computing: AxisMapping, stored: AxisMapping, mesh: MeshLike) -> frozenset[str]:
     """Returns the mesh axes over which the gradients of gathered parameters are added up.
 
-    Parameters are gathered over the mesh axes that only `stored` gives to a name. A name that `computing` maps to one
-    of these is an axis of the batch, and all of its mesh axes are returned, such as those of replicas. There are none
-    unless all mesh axes are Explicit: other types have no `reduced` (JAX 0.10.2 fails within `shard_map`).
+    Parameters are gathered over the mesh axes that `stored` gives to a name and `computing` does not. What `computing`
+    shards over one of these is the batch; all mesh axes of the batch are returned, so those of replicas, too. None are
+    returned unless all mesh axes are Explicit: other types have no `reduced` (JAX 0.10.2 fails within `shard_map`).
     """
     if any(axis_type != AxisType.Explicit for axis_type in mesh.axis_types):
         return frozenset()
@@ -50,7 +50,11 @@ def gather_reduced(array: Any, sharding: NamedSharding, batch_axes: frozenset[st
 def _plan_steps(
     stored: NamedSharding, computing: NamedSharding, batch_axes: frozenset[str]
 ) -> tuple[NamedSharding, ...]:
-    """Returns the shardings after each step of a gather, the last mesh axis of each dimension first."""
+    """Returns the shardings after each step of a gather over one mesh axis at a time.
+
+    Of each dimension the last mesh axis is gathered first. A dimension whose mesh axes change in another way, and the
+    last mesh axis to gather of each dimension, are left to the last step.
+    """
     remaining = [[*get_entry_axes(entry)] for entry in stored.spec.partitions]
     target = [get_entry_axes(entry) for entry in computing.spec.partitions]
     steps: list[NamedSharding] = []
@@ -66,8 +70,8 @@ def _make_reduced_sharding(mesh: MeshLike, entries: list[tuple[str, ...]], batch
     return NamedSharding(mesh, PartitionSpec(*map(make_spec_entry, entries), reduced=reduced))
 
 
-# A gather over two mesh axes at once uses the links of both dimensions of a torus. For the gradient libtpu 0.0.42 has
-# no such reduce-scatter, and would send twice as much in an all-reduce. So that is scattered over one after the other.
+# A gather over two mesh axes at once uses the links of both dimensions of a torus. A reduce-scatter over two mesh axes
+# becomes an all-reduce in libtpu 0.0.42, which sends twice as much, so the gradient is scattered over one at a time.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _gather_in_one_step(array: Any, steps: tuple[NamedSharding, ...]) -> Any:
     return jax.reshard(array, steps[-1])

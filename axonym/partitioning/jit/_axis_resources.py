@@ -21,27 +21,27 @@ class Mappings:
     """One mapping for all arguments or results, or one for each.
 
     Attributes:
-        each: The mapping of each argument or result; None if there is one mapping for all.
-        every: The mapping for all; empty if there is one for each.
+        by_position: The mapping of each argument or result; None if there is one mapping for all.
+        common: The mapping for all; empty if there is one for each.
         is_sharding: Whether any mapping is not empty.
     """
 
     def __init__(self, mappings: Any) -> None:
-        self.each: tuple[AxisMapping | None, ...] | None = None
-        self.every = AxisMapping()
+        self.by_position: tuple[AxisMapping | None, ...] | None = None
+        self.common = AxisMapping()
         if isinstance(mappings, list | tuple):
-            self.each = tuple([None if mapping is None else as_mapping(mapping) for mapping in mappings])
+            self.by_position = tuple([None if mapping is None else as_mapping(mapping) for mapping in mappings])
         else:
-            self.every = as_mapping(mappings) or AxisMapping()
-        self.is_sharding = bool(self.every) or any(self.each or ())
+            self.common = as_mapping(mappings) or AxisMapping()
+        self.is_sharding = bool(self.common) or any(self.by_position or ())
 
     def find_stored(self, computing: AxisMapping | None) -> AxisMapping | None:
-        """Returns the mapping by which parameters are stored: the only one but that for computing, None if several."""
-        mappings = {mapping for mapping in self.each or (self.every,) if mapping is not None and mapping != computing}
+        """Returns the mapping by which parameters are stored: the only one besides `computing`, or else None."""
+        mappings = {*(self.by_position or (self.common,))} - {None, computing}
         return mappings.pop() if len(mappings) == 1 else None
 
     def check_arity(self, signature: Signature) -> None:
-        entries, max_entries = len(self.each or ()), len(signature.positional)
+        entries, max_entries = len(self.by_position or ()), len(signature.positional)
         if entries > max_entries and not signature.any_position:
             raise ValueError(
                 f"`in_axis_resources` has {entries} entries; the function takes {max_entries} arguments by position: "
@@ -49,8 +49,8 @@ class Mappings:
             )
 
     def describe_arguments(self, signature: Signature, treedef: Any) -> list[LeafInfo]:
-        """Describes each leaf of `(args, kwargs)`, with the mapping of its argument; each needs an entry."""
-        if self.each is None:
+        """Describes each leaf of `(args, kwargs)`, with the mapping of its argument."""
+        if self.by_position is None:
             return signature.describe_arguments(treedef)
         args, kwargs = fill_tree(treedef)
         leaves: list[LeafInfo] = []
@@ -58,29 +58,30 @@ class Mappings:
             position: int | None = number
             if number >= len(args):  # passed by keyword
                 position = signature.positional.index(name) if name in signature.positional else None
-            if position is not None and position >= len(self.each):
+            if position is not None and position >= len(self.by_position):
                 raise ValueError(
-                    f"`in_axis_resources` has {len(self.each)} entries, but argument {name!r} is number "
+                    f"`in_axis_resources` has {len(self.by_position)} entries, but argument {name!r} is number "
                     f"{position + 1}; give one for each argument by position, with None to leave an argument as it is"
                 )
-            mapping = None if position is None else self.each[position]
+            mapping = None if position is None else self.by_position[position]
             described = describe_leaves(value, (ArgumentKey(name),), mapping)
             leaves += skip_unmapped_leaves(described) if mapping is None else described
         return leaves
 
     def shard_results(self, result: Any, default: AxisMapping | None, name: str) -> Any:
         """Returns the result of a function, each part sharded by its mapping, or by `default` if it has none."""
-        if self.each is None:
-            return shard_tree(result, self.every)
+        if self.by_position is None:
+            return shard_tree(result, self.common)
         is_several = isinstance(result, tuple | list)
-        if not is_several or len(result) != len(self.each):
+        if not is_several or len(result) != len(self.by_position):
             result_text = f"{len(result)} results" if is_several else f"one result, a {type(result).__name__}"
             raise ValueError(
-                f"`out_axis_resources` has {len(self.each)} entries, and `{name}` returns {result_text}; give one "
-                "mapping for all, or as many as there are results"
+                f"`out_axis_resources` has {len(self.by_position)} entries, and `{name}` returns {result_text}; give "
+                "one mapping for all, or as many as there are results"
             )
-        mappings = [default if mapping is None else mapping for mapping in self.each]
+        mappings = [default if mapping is None else mapping for mapping in self.by_position]
         parts = [shard_by_mapping(part, mapping) for part, mapping in zip(result, mappings, strict=True)]
+        # Through the structure of its first level, which makes a named tuple one again.
         return jax.tree.unflatten(jax.tree.structure(result, is_leaf=lambda x: x is not result), parts)
 
 
@@ -89,20 +90,20 @@ class EntrySharding:
 
     def __init__(self, mappings: Mappings, described: list[LeafInfo], purpose: str) -> None:
         self._mappings, self._described, self._purpose = mappings, described, purpose
-        self._in_place: Any = None
-        used_mappings = {mappings.every, *(leaf.mapping for leaf in described)}
+        self._layout_in_place: Any = None
+        used_mappings = {mappings.common, *(leaf.mapping for leaf in described)}
         # A fallback rule may depend on more than shapes and shardings, so it is asked at every call.
-        self._is_memorable = all(mapping is None or mapping.fallback is None for mapping in used_mappings)
+        self._depends_on_layout_alone = all(mapping is None or mapping.fallback is None for mapping in used_mappings)
 
     def place(self, leaves: list[Any]) -> list[Any]:
         """Returns the leaves of a call, moved where they are not in place."""
         mesh = require_mesh(self._purpose) if self._mappings.is_sharding else get_active_mesh()
         if not isinstance(mesh, Mesh):  # tracers are constrained, and have no sharding to look at
-            return shard_leaves(leaves, self._described, self._mappings.every, mesh)
+            return shard_leaves(leaves, self._described, self._mappings.common, mesh)
         layout = mesh, [getattr(x, "shape", None) for x in leaves], [getattr(x, "sharding", None) for x in leaves]
-        if self._in_place == layout:
+        if self._layout_in_place == layout:
             return leaves
-        placed = shard_leaves(leaves, self._described, self._mappings.every, mesh)
-        if placed is leaves and self._is_memorable:
-            self._in_place = layout
+        placed = shard_leaves(leaves, self._described, self._mappings.common, mesh)
+        if placed is leaves and self._depends_on_layout_alone:
+            self._layout_in_place = layout
         return placed

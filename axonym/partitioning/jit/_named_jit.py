@@ -379,7 +379,7 @@ class NamedJit(Generic[Args, R]):
     def _shard_result(self, result: Any) -> Any:
         """Returns a result sharded by the mappings for results."""
         default = current_mapping() if self._mapping is None else self._mapping
-        uses_default = self._out_mappings is None or None in (self._out_mappings.each or ())
+        uses_default = self._out_mappings is None or None in (self._out_mappings.by_position or ())
         if default and uses_default and get_abstract_mesh() is None:
             warnings.warn(
                 f"a mapping is active where `{self._name}` is traced, but no mesh, so nothing is sharded; "
