@@ -19,7 +19,7 @@ from jax.sharding import AxisType
 from .._similar_names import find_similar_name
 
 
-DEFAULT_NAMES = ("dp", "fsdp", "ep", "tp", "sp")  # of `create_mesh`
+DEFAULT_NAMES = ("dp", "fsdp", "ep", "tp", "sp")  # the default `axis_names` of `create_mesh`
 _AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit, "manual": AxisType.Manual}
 
 
@@ -168,12 +168,15 @@ def _parse_mesh_size(size: str, entry: str, text: str) -> int:
 
 
 def resolve_axes(
-    axis_dims: Any, axis_names: Any, devices: int, subset: str = "pass {} of them as `devices`"
+    axis_dims: Any, axis_names: Any, devices: int, subset_hint: str = "pass {} of them as `devices`"
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Checks the axes of a mesh over so many devices and infers a size of -1; `subset` suggests using fewer devices."""
+    """Checks the axes of a mesh over a number of devices and infers a size of -1.
+
+    `subset_hint` is the part of an error that says how to make the mesh of fewer devices; `{}` stands for their number.
+    """
     sizes, names = as_sizes(axis_dims, "axis_dims"), as_names(axis_names, "axis_names")
     if sizes and names == DEFAULT_NAMES and len(sizes) != len(names):
-        new_names = ", ".join(('"data"', '"model"', "...")[: len(sizes)]) + ("," if len(sizes) == 1 else "")
+        new_names = '"data",' if len(sizes) == 1 else ", ".join(('"data"', '"model"', "...")[: len(sizes)])
         raise ValueError(
             f"`axis_dims` {sizes} and the default `axis_names` {DEFAULT_NAMES} have {len(sizes)} and "
             f"{len(DEFAULT_NAMES)} entries; give names too, as in `create_mesh({sizes}, ({new_names}))`"
@@ -183,9 +186,9 @@ def resolve_axes(
     if not problem and not can_fill(sizes, devices):
         problem = _find_sizes_problem(sizes, names, devices)
         if min(sizes) > 0 and prod(sizes) < devices:
-            alternative = f", or {subset.format(prod(sizes))}"
+            alternative = f", or {subset_hint.format(prod(sizes))}"
     if problem:
-        # Names and sizes are added where they are missing.
+        # The suggestion is a whole mesh: names and sizes are added where they are missing.
         new_names = _make_names_distinct(names or ("data",))
         padded = (*sizes, *(-1 for _ in new_names))[: len(new_names)]
         nearest = format_mesh_shape(new_names, find_nearest_sizes(padded, devices))
@@ -206,8 +209,10 @@ def _find_axes_problem(sizes: Sequence[int], names: Sequence[str], devices: int)
     mesh = f"mesh {format_mesh_shape(names, sizes)} {devices_text}"
     if not all(name.strip() for name in names):
         return f"{mesh} has an axis with an empty name"
-    repeated = [name for i, name in enumerate(names) if name in names[:i]]
-    return f"{mesh} has more than one axis called '{repeated[0]}'" if repeated else None
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            return f"{mesh} has more than one axis called '{name}'"
+    return None
 
 
 def _find_sizes_problem(sizes: Sequence[int], names: Sequence[str], devices: int) -> str:
@@ -234,9 +239,9 @@ def _make_names_distinct(names: Sequence[str]) -> tuple[str, ...]:
     """Adds a number to names that are empty or repeated."""
     result: list[str] = []
     for name in names:
-        numbered = (f"{name.strip() or 'axis'}_{number}" for number in count(2))
         if not name.strip() or name in result:
-            name = next(new for new in numbered if new not in (*names, *result))
+            numbered = (f"{name.strip() or 'axis'}_{number}" for number in count(2))
+            name = next(candidate for candidate in numbered if candidate not in (*names, *result))
         result.append(name)
     return tuple(result)
 
@@ -255,10 +260,13 @@ def find_nearest_sizes(sizes: Sequence[int], devices: int) -> tuple[int, ...]:
     for position, size in enumerate(sizes):
         next_best: dict[int, tuple[Any, ...]] = {}
         for product, (changes, ratio, mask, nearest) in best.items():
-            for new in divisors:
-                if devices % (product * new) == 0:
-                    step = Fraction(max(size, new), min(size, new)) if size > 0 else Fraction(1)
-                    entry = (changes + (step > 1), ratio * step, mask + (step > 1) * 2**position, (*nearest, new))
-                    next_best[product * new] = min(entry, next_best.get(product * new, entry))
+            for new_size in divisors:
+                new_product = product * new_size
+                if devices % new_product == 0:
+                    step = Fraction(max(size, new_size), min(size, new_size)) if size > 0 else Fraction(1)
+                    is_changed = step > 1
+                    new_mask = mask + (is_changed << position)
+                    entry = (changes + is_changed, ratio * step, new_mask, (*nearest, new_size))
+                    next_best[new_product] = min(entry, next_best.get(new_product, entry))
         best = next_best
     return best[devices][-1]
