@@ -24,6 +24,7 @@ Args = ParamSpec("Args")
 R = TypeVar("R")
 
 _Spans: TypeAlias = list[tuple[float, float]]
+# One for each monitored function that is running, since they may call one another.
 _recordings: ContextVar[tuple[_Spans, ...]] = ContextVar("_recordings", default=())
 # Once for the process, because listeners stay registered.
 _register_listener = functools.cache(jax.monitoring.register_event_duration_secs_listener)
@@ -100,9 +101,10 @@ def create_monitored_function(
         raise TypeError(f"`analyzer` is a `ShardingAnalyzer`, not an object of type {type(analyzer).__name__}.")
     names = Signature(fn).named
 
+    # An object that is called, such as a layer, has its fields in `__dict__`, which the result does not get.
     @functools.wraps(fn, updated=("__dict__",) if inspect.isfunction(fn) else ())
     def run_monitored(*args: Args.args, **kwargs: Args.kwargs) -> tuple[R, Metrics]:
-        # The first argument by its place, or else by the order of the parameters, or of the keywords.
+        # The one to analyze is first: that passed first by position, or else the first parameter passed by keyword.
         arguments = [*args, *(kwargs[name] for name in names if name in kwargs), *kwargs.values()]
         memory, issues = _analyze_argument(arguments, partition_specs, analyzer)
         if issues:
@@ -165,7 +167,7 @@ def _record_compile_spans() -> Iterator[_Spans]:
 def _record_event(event: str, duration_secs: float, **kwargs: str | int) -> None:
     if event.startswith(COMPILE_EVENTS):
         end = time.perf_counter()
-        for spans in _recordings.get():  # those of functions that call one another
+        for spans in _recordings.get():
             spans.append((end - duration_secs, end))
 
 

@@ -17,16 +17,14 @@ from ._format import check_count, format_count
 from ._table import Grid, GridPage, GridRow, PrintedReport, format_html_page, format_page
 
 
-_CONTROL_FLOW_SCOPES = {
-    *("while", "body", "cond", "branch", "closed_call", "eval_jaxpr"),
-    *("checkpoint", "rematted_computation", "shard_map"),
-}
-
+_CONTROL_FLOW_SCOPES = frozenset(
+    "while body cond branch closed_call eval_jaxpr checkpoint rematted_computation shard_map".split()
+)
 # A transformation around a part of the path: `jvp(Stacked)`.
 _TRANSFORM = re.compile(
     r"\b(?:jit|jvp|vmap|transpose|remat|checkpoint|custom_jvp|custom_vjp)\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
 )
-# Several paths that the compiler has made one of: `jit(step)/(up/dot:down/dot)`. Groups: what they share, the paths.
+# Several paths that the compiler has merged: `jit(step)/(up/dot:down/dot)`. Groups: what they share, the paths.
 _MERGED_PATHS = re.compile(r"((?:.*/)?)\((.*)\)")
 # The scope of an operation of Axonym, `dot(embed -> mlp)`; its group holds the axes.
 AXES_SCOPE = re.compile(r"\w+\(([^()]*)\)")
@@ -35,7 +33,7 @@ AXES_SCOPE = re.compile(r"\w+\(([^()]*)\)")
 _METADATA_PLANE = b"/host:metadata"
 _OPERATIONS, _MODULES = "XLA Ops", "XLA Modules"
 _INSTRUCTION_NAME = re.compile(r"%?([\w.-]*)")
-_NUMBER = re.compile(r"(\.\d+)+$")
+_NUMBER_SUFFIX = re.compile(r"(\.\d+)+$")
 _PROGRAM_ID = re.compile(r"\(\d+\)$")
 
 _MOST_ROWS = 40
@@ -60,20 +58,18 @@ def split_op_name(op_name: str) -> tuple[str, str]:
         previous, path = path, _TRANSFORM.sub(r"\1", path)
     if merged := _MERGED_PATHS.fullmatch(path):
         pairs = [split_op_name(merged[1] + branch) for branch in merged[2].split(":")]
-        layers, operations = (dict.fromkeys(filter(None, column)) for column in zip(*pairs, strict=True))
+        layers = dict.fromkeys(layer for layer, _ in pairs if layer)
+        operations = dict.fromkeys(operation for _, operation in pairs if operation)
         return " + ".join(layers), " + ".join(operations)
-    scopes = [
-        scope for scope in path.split("/")[1:] if scope and scope not in _CONTROL_FLOW_SCOPES and "=" not in scope
-    ]
+    scopes = [scope for scope in path.split("/")[1:] if scope and scope not in _CONTROL_FLOW_SCOPES]
     if not scopes:
         return "", ""
-    named = (position for position, scope in enumerate(scopes) if AXES_SCOPE.fullmatch(scope))
-    operation = next(named, len(scopes) - 1)
-    layers = scopes[:operation]
-    if layers and layers.count(layers[0]) > 1:  # the transformation of a loop and the loop's body both name the layer
-        last = len(layers) - 1 - layers[::-1].index(layers[0])
-        layers = layers[last:]
-    return "/".join(layers), scopes[operation]
+    # What follows an operation of Axonym is JAX's name for a part of it.
+    end = next((index for index, scope in enumerate(scopes) if AXES_SCOPE.fullmatch(scope)), len(scopes) - 1)
+    layers = scopes[:end]
+    while layers and layers[0] in layers[1:]:  # the transformation of a loop and the loop's body both name the layer
+        layers = layers[layers.index(layers[0], 1) :]
+    return "/".join(layers), scopes[end]
 
 
 class Instruction(NamedTuple):
@@ -97,7 +93,7 @@ Program: TypeAlias = Mapping[str, Instruction]
 
 
 def read_trace_file(file: Path) -> list[InstructionRun]:
-    """Returns each run of an instruction that a file has, on all devices of its host."""
+    """Returns every run of an instruction in a file, on all devices of its host."""
     content = file.read_bytes()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "builtin type .* has no __module__", DeprecationWarning)  # of ProfileData
@@ -135,12 +131,12 @@ def _read_plane(plane: Any, host: str, programs: Mapping[str, Program]) -> Itera
 def _make_run(device: str, program: str, name: str, event: Any, programs: Mapping[str, Program]) -> InstructionRun:
     module = _PROGRAM_ID.sub("", program)
     instructions = programs.get(program) or programs.get(module) or {}
-    instruction = instructions.get(name) or Instruction(_NUMBER.sub("", name), "")
+    instruction = instructions.get(name) or Instruction(_NUMBER_SUFFIX.sub("", name), "")
     return InstructionRun(device, module, name, event.duration_ns / 1e9, instruction)
 
 
 def _make_program_finder(line: Any) -> Callable[[float], str]:
-    """Returns a function that finds the program which a device was running at a time, by its line of programs."""
+    """Returns a function that gives the program running at a time, from the line with the programs of a device."""
     events = sorted(((event.start_ns, event.name) for event in line.events) if line else ())
     starts = [start for start, _ in events]
 
@@ -152,7 +148,7 @@ def _make_program_finder(line: Any) -> Callable[[float], str]:
 
 
 def _read_programs(content: bytes) -> dict[str, Program]:
-    """Returns the instructions of each program by its name, with its number as in `jit_step(7)` and without.
+    """Returns the instructions of each program, under its name with its number, `jit_step(7)`, and under `jit_step`.
 
     `ProfileData` leaves out the metadata of planes, so they are read from the protocol buffers. The numbers are those
     of the fields in XLA's `xplane.proto` and `hlo.proto`.
@@ -191,16 +187,16 @@ def _find_fields(message: memoryview, number: int) -> Sequence[memoryview]:
     values, position = [], 0
     while position < len(message):
         tag, position = _read_varint(message, position)
-        kind = tag & 7
-        if kind == 0:  # an integer of variable length
+        wire_type = tag & 7
+        if wire_type == 0:  # an integer of variable length
             _, position = _read_varint(message, position)
-        elif kind == 2:  # a length and as many bytes
+        elif wire_type == 2:  # a length and as many bytes
             length, position = _read_varint(message, position)
             if tag >> 3 == number:
                 values.append(message[position : position + length])
             position += length
         else:
-            position += 8 if kind == 1 else 4  # a number of 64 or of 32 bits
+            position += 8 if wire_type == 1 else 4  # a number of 64 or of 32 bits
     return values
 
 
@@ -399,7 +395,10 @@ def _add_up_runs(runs: Sequence[InstructionRun]) -> TimeByLayer:
         layers, _ = split_op_name(_COMPILED_CALL.sub("", run.instruction.op_name))
         layer = " + ".join(dict.fromkeys(map(_merge_repetitions, layers.split(" + "))))
         is_communication = _COMMUNICATION.search(run.instruction.opcode) or _COMMUNICATION.search(run.name)
-        (communication if is_communication else computing)[layer] += run.seconds
+        if is_communication:
+            communication[layer] += run.seconds
+        else:
+            computing[layer] += run.seconds
         counts[layer] += 1
     seconds = {layer: computing[layer] + communication[layer] for layer in counts}
     total = sum(seconds.values()) or 1.0  # a clock may be too coarse for a small program

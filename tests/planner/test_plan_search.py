@@ -647,7 +647,7 @@ def test_the_plan_notes_what_it_does_with_a_step(make_plan):
     for fn, note in (
         (nym.fsdp(train_step.__wrapped__, stored, {}), "the mappings of the step are replaced by those of the plan"),
         (nym.named_jit(train_step.__wrapped__, in_axis_resources=[None, {"batch": "data"}]), "the mappings of the"),
-        (jax.jit(train_step.__wrapped__), "results take memory of their own; what a step donates counts for"),
+        (jax.jit(train_step.__wrapped__), "results take memory of their own; donation counts only for functions"),
         (nym.fsdp(train_step.__wrapped__, {}, {}), "the budget"),
     ):
         found = nym.planner.plan(fn, make_model(), X, devices="cpu:4", fixed=DATA, budget=1e-9)

@@ -25,9 +25,6 @@ from ._search_space import explain_no_candidate, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
 
 
-_LESS_PROMISING = "less promising in the model of the machine"
-
-
 def plan(
     fn: Any,
     *args: Any,
@@ -41,24 +38,23 @@ def plan(
     cache: bool | str | os.PathLike[str] = True,
     progress: bool | None = None,
 ) -> Plan:
-    """Searches the mesh, the mappings and the policy with which a step is fastest on a machine that is not there.
+    """Searches for the mesh, the mappings and the policy with which a step is fastest on a machine that is not there.
 
-    All shardings that the names permit are screened by a model of the machine. The best of them are compiled to where
-    the compiler knows their memory and what they send, and the best of those, on TPUs, whole, for its estimates of
-    cycles. Nothing is run. See [Planning](../planning.md).
+    All shardings that the names permit are screened by a model of the machine. The best of them are compiled as far as
+    it takes to know their memory and what they send. On TPUs, the best of these are compiled to the end, for the
+    compiler's estimates of cycles. Nothing is run. See [Planning](../planning.md).
 
     Args:
-        fn: A plain function, or one of `named_jit` or `fsdp`. Of these, donation stays; mappings, such as the two of
-            `fsdp`, are replaced by those of each candidate, and a note says so. It calls layers under the active
-            mapping and has none of its own inside.
+        fn: A plain function, or one of `named_jit` or `fsdp`, whose donation is kept and whose mappings are replaced by
+            those of each candidate, which a note says. Its body must not activate a mapping of its own.
         args: Its arguments, which may be `jax.ShapeDtypeStruct`s in named arrays. The first has the parameters; axes
             that only the others have are those of the data.
         devices: A description such as `"v5e:16x16"`, or described devices.
         fixed: Choices that are not searched for: `{"mesh": {"data": 64, "model": 4}}` the sizes of all mesh axes,
             `{"compute": {"mlp": "model", "heads": None}}` and `{"parameters": {"embed": "data"}}` the mesh axes of
             named axes while computing and between steps.
-        policies: By a name of your own, the values of `gradient_checkpointing` to try for every `Stacked` and
-            `BlockSeq` in the arguments; as they are if None.
+        policies: The values of `gradient_checkpointing` to try for every `Stacked` and `BlockSeq` in the arguments, by
+            a name of your own for each; None leaves them as they are.
         options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
         top: How many candidates to print with all their parts.
         budget: Seconds, above 0, after which no further candidate is compiled.
@@ -99,13 +95,13 @@ def plan(
         raise ValueError(f"`devices` are {len(described)} of {whole}; a plan is for all")
     versions = find_versions(topology)
     compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
-    pruned: collections.Counter[str] = collections.Counter()
+    pruned: collections.Counter[str] = collections.Counter()  # what follows adds to it, by reason
     variants = list_variants(plain, args, policies, options, pruned)
     prospects = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
     results = compile_best(prospects, compiler, log)
     ranked, estimate_of_best = _rank_evaluations(prospects, results)
-    pruned[_LESS_PROMISING] += len(prospects) - len(ranked)
+    pruned["less promising in the model of the machine"] += len(prospects) - len(ranked)
     return Plan(
         evaluations=ranked,
         topology=topology,
@@ -116,7 +112,7 @@ def plan(
         versions=versions,
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - start_time,
-        notes=(*_describe_step(fn, args, variants[0]), *log.notes),
+        notes=(*_list_notes(fn, args, variants[0]), *log.notes),
         screened=estimate_of_best,
     )
 
@@ -128,8 +124,8 @@ def _check_request(fn: Any, top: Any, budget: Any) -> None:
     if any(map(is_named_array, jax.tree.leaves(owner, is_leaf=is_named_array))):
         name, method = type(owner).__name__, getattr(fn, "__name__", "method")
         raise TypeError(
-            f"`fn` is a method of a {name} with named arrays, which are no arguments then; pass the function, and the "
-            f"{name} as its first argument: `plan({name}.{method}, ...)`"
+            f"`fn` is a method of a {name} with named arrays, which would be no arguments; pass the function, and "
+            f"the {name} as its first argument: `plan({name}.{method}, ...)`"
         )
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise TypeError(f"`top` is how many plans to print, 1 or more; it was {top!r}")
@@ -139,7 +135,7 @@ def _check_request(fn: Any, top: Any, budget: Any) -> None:
         raise ValueError(f"`budget` is above 0 seconds, or None for no limit; it was {budget!r}")
 
 
-def _describe_step(fn: Any, args: Sequence[Any], variant: StepVariant) -> Iterator[str]:
+def _list_notes(fn: Any, args: Sequence[Any], variant: StepVariant) -> Iterator[str]:
     """Yields notes on what the search does with a step that its author may not expect."""
     if isinstance(fn, NamedJit) and fn.has_mapping:
         yield "the mappings of the step are replaced by those of the plan"
@@ -152,7 +148,7 @@ def _describe_step(fn: Any, args: Sequence[Any], variant: StepVariant) -> Iterat
     if not variant.named_program.data_names:
         yield "no argument but the first has axes of its own, so no batch is sharded; name the axes of the data"
     if not isinstance(fn, NamedJit):
-        yield "results take memory of their own; what a step donates counts for functions of `named_jit` and `fsdp`"
+        yield "results take memory of their own; donation counts only for functions of `named_jit` and `fsdp`"
 
 
 def _screen_candidates(
@@ -181,9 +177,9 @@ def _screen_candidates(
 def _rank_evaluations(
     prospects: Sequence[Prospect], results: Sequence[tuple[Evaluation, Prospect]]
 ) -> tuple[tuple[Evaluation, ...], Evaluation | None]:
-    """Returns what was compiled and alternatives, the best first, and the estimate of the best if it was compiled.
+    """Returns compiled candidates and alternatives, the best first, and the estimate of the best if it was compiled.
 
-    The times of those that are not timed are scaled here by what those that are timed say of the speed of computing.
+    Times that are not the compiler's are scaled, so that they can be compared with those that are.
     """
     evaluations = [evaluation for evaluation, _ in results]
     evaluations += _list_alternatives(prospects, evaluations)
@@ -228,7 +224,7 @@ def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iter
 
 
 def _count_tokens(variant: StepVariant) -> int:
-    """Returns the size of the largest array of whole numbers with axes of the data; 0 if there is none."""
+    """Returns the size of the largest array of integers with axes of the data, as tokens are; 0 if there is none."""
     arrays = [leaf for leaf in jax.tree.leaves(variant.args, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
     names = set(variant.named_program.data_names)
     integers = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.integer)]
