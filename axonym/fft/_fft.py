@@ -114,7 +114,7 @@ def irfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N
         >>> nym.fft.irfft(nym.fft.rfft(x), Time).array
         Array([1., 2., 4.], dtype=float32)
     """
-    return _apply_transform(jnp.fft.irfftn, x, axis, norm, halved=True)
+    return _apply_transform(jnp.fft.irfftn, x, axis, norm, is_half=True)
 
 
 def hfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
@@ -125,7 +125,7 @@ def hfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
         >>> nym.fft.hfft(nym.named([1.0, 2.0, 3.0], "time")).array
         Array([ 8., -2.,  0., -2.], dtype=float32)
     """
-    return _apply_transform(_compute_hfftn, x, axis, norm, halved=True)
+    return _apply_transform(_compute_hfftn, x, axis, norm, is_half=True)
 
 
 def ihfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
@@ -159,8 +159,11 @@ def _check_real(name: str, x: N) -> N:
     return x
 
 
-def _parse_points(x: NamedBase, axis: AxisSelection | None, halved: bool) -> tuple[Names, tuple[int, ...]]:
-    """Returns the names of the axes to transform, and the number of points along each."""
+def _parse_points(x: NamedBase, axis: AxisSelection | None, is_half: bool) -> tuple[Names, tuple[int, ...]]:
+    """Returns the names of the axes to transform, and the number of points along each.
+
+    If `is_half`, the last axis of `x` has only the nonnegative half of the frequencies.
+    """
     check_named(x)
     names, sizes = x.names, x.array.shape
     selectors = names if axis is None else parse_selection(axis)
@@ -171,7 +174,7 @@ def _parse_points(x: NamedBase, axis: AxisSelection | None, halved: bool) -> tup
         selector.size if isinstance(selector, Axis) else sizes[dim]
         for selector, dim in zip(selectors, dims, strict=True)
     ]
-    if halved and not isinstance(selectors[-1], Axis):
+    if is_half and not isinstance(selectors[-1], Axis):
         points[-1] = 2 * (points[-1] - 1)  # n points, if n is even, have n // 2 + 1 nonnegative frequencies
     for dim, number in zip(dims, points, strict=True):
         if number < 1:
@@ -183,9 +186,9 @@ def _parse_points(x: NamedBase, axis: AxisSelection | None, halved: bool) -> tup
 
 
 def _apply_transform(
-    fn: Callable[..., Any], x: N, axis: AxisSelection | None, norm: str | None, halved: bool = False
+    fn: Callable[..., Any], x: N, axis: AxisSelection | None, norm: str | None, is_half: bool = False
 ) -> N:
-    axes, points = _parse_points(x, axis, halved)
+    axes, points = _parse_points(x, axis, is_half)
     if norm is not None:
         check_choice("`norm`", norm, ("backward", "ortho", "forward"))
     (result,) = apply_gufunc(_transform_last_dims, (x,), (axes,), (axes,), transform=fn, s=points, norm=norm)

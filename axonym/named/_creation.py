@@ -57,9 +57,7 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
 
 def _fill_array(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: Any) -> NamedArray:
     if isinstance(dtype, Axis):
-        raise make_error(
-            TypeError, f"Several axes are given as a tuple, so {dtype!r} is in the place of another argument."
-        )
+        raise make_error(TypeError, f"Several axes are given as a tuple, so {dtype!r} was taken for the dtype.")
     names, sizes = get_names_and_sizes(parse_axes(shape))
     try:
         return place_array(cached_jit(_compute_filled, fn, names, sizes, dtype)(*values))
@@ -118,7 +116,7 @@ def ones(shape: AxisSpec, dtype: Any = None) -> NamedArray:
 
 
 def full(shape: AxisSpec, fill_value: Any, dtype: Any = None) -> NamedArray:
-    """Makes an array of one value; see `jax.numpy.full`. Other arguments as for `zeros`.
+    """Makes an array of one value; see `jax.numpy.full`.
 
     Args:
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
@@ -223,15 +221,16 @@ def _compute_from_indices(
 
 
 def _compute_arange(sizes: tuple[int, ...], indices: list[Any], dtype: Any, start: Any = None, step: Any = None) -> Any:
-    values = None
-    for dim, index in enumerate(indices):
-        # The last axis varies fastest: its index is not multiplied, not even by 1.
-        term = index * math.prod(sizes[dim + 1 :]) if dim + 1 < len(sizes) else index
-        values = term if values is None else values + term
-    values = (jnp.zeros((), int) if values is None else values).astype(dtype)
+    # The last axis varies fastest: its index is not multiplied, not even by 1.
+    values = indices[-1] if indices else jnp.zeros((), int)
+    for dim, index in enumerate(indices[:-1]):
+        values = values + index * math.prod(sizes[dim + 1 :])
+    values = values.astype(dtype)
     if step is not None:
         values = values * jnp.asarray(step, values.dtype)
-    return values if start is None else values + jnp.asarray(start, values.dtype)
+    if start is not None:
+        values = values + jnp.asarray(start, values.dtype)
+    return values
 
 
 def eye(axis: Axis, other: AxisSelector, *, k: Any = 0, dtype: Any = None) -> NamedArray:
@@ -265,7 +264,9 @@ def eye(axis: Axis, other: AxisSelector, *, k: Any = 0, dtype: Any = None) -> Na
 
 def _compute_eye(sizes: tuple[int, ...], indices: list[Any], dtype: Any, k: Any = None) -> Any:
     row, column = indices
-    return (row == column if k is None else row + k == column).astype(dtype)
+    if k is not None:
+        row = row + k
+    return (row == column).astype(dtype)
 
 
 def linspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, dtype: Any = None) -> NamedArray:
@@ -297,8 +298,6 @@ def logspace(
     axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, base: Any = 10.0, dtype: Any = None
 ) -> NamedArray:
     """Makes values from `base**start` to `base**stop` whose logarithms are evenly spaced; see `jax.numpy.logspace`.
-
-    Other arguments as for `linspace`.
 
     Args:
         axis: The axis, whose size is the number of values; a name alone means 50 values.
@@ -337,10 +336,12 @@ def _make_spaced(fn: Callable[..., Any], axis: AxisSelector, endpoint: bool, dty
 
 
 def _infer_spaced_dtypes(dtype: Any, *numbers: Any) -> tuple[Any, Any]:
-    """Returns the element type of evenly spaced values, and the element type of the computation."""
+    """Returns the element type of evenly spaced values, and the inexact type in which they are computed."""
     result_dtype = jnp.result_type(*numbers) if dtype is None else jnp.result_type(dtype)
     computed_dtype = result_dtype if jnp.issubdtype(result_dtype, jnp.inexact) else jnp.result_type(float)
-    return computed_dtype if dtype is None else result_dtype, computed_dtype
+    if dtype is None:
+        result_dtype = computed_dtype
+    return result_dtype, computed_dtype
 
 
 def _interpolate_values(size: int, index: Any, endpoint: bool, start: Any, stop: Any, dtype: Any) -> Any:
@@ -360,7 +361,9 @@ def _compute_linspace(
 ) -> Any:
     result_dtype, computed_dtype = _infer_spaced_dtypes(dtype, start, stop)
     values = _interpolate_values(sizes[0], indices[0], endpoint, start, stop, computed_dtype)
-    return values if result_dtype == computed_dtype else jnp.floor(values).astype(result_dtype)
+    if result_dtype == computed_dtype:
+        return values
+    return jnp.floor(values).astype(result_dtype)  # as JAX does; a conversion alone would round toward zero
 
 
 def _compute_logspace(

@@ -116,7 +116,7 @@ def lognormal(key: jax.Array, shape: AxisSpec, sigma: Any = 1.0, dtype: Any = fl
 
 
 def generalized_normal(key: jax.Array, shape: AxisSpec, p: Any, dtype: Any = float) -> NamedArray:
-    """Draws with a density of `exp(-abs(x) ** p)`; see `jax.random.generalized_normal`.
+    """Draws with a density proportional to `exp(-abs(x) ** p)`; see `jax.random.generalized_normal`.
 
     Args:
         key: A random key.
@@ -487,7 +487,7 @@ def rademacher(key: jax.Array, shape: AxisSpec, dtype: Any = int) -> NamedArray:
 
 
 def poisson(key: jax.Array, shape: AxisSpec, lam: Any, dtype: Any = int) -> NamedArray:
-    """Draws from the Poisson distribution; see `jax.random.poisson`. Other arguments as for `randint`.
+    """Draws from the Poisson distribution; see `jax.random.poisson`.
 
     Args:
         key: A random key.
