@@ -1,4 +1,4 @@
-"""The state of the iterator over the data, which each process has for itself."""
+"""The state of the iterator over the data, which each process saves in a file of its own."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ class Resumable(Protocol):
     """
 
     def get_state(self) -> Any:
-        """Returns the state: bytes, or anything that JSON has."""
+        """Returns the state: bytes, or anything that can be written as JSON."""
         ...
 
     def set_state(self, state: Any) -> None:
@@ -58,10 +58,10 @@ def encode_data_state(data: Resumable) -> str:
         return json.dumps({"json": state})
     except (TypeError, ValueError) as error:
         text = format_value(state)[:100]
-        raise TypeError(f"the state of `data` is {text}; it must be bytes, or what JSON has: {error}") from None
+        raise TypeError(f"the state of `data` is {text}; it must be bytes or writable as JSON: {error}") from None
 
 
-def format_data_file(process: int) -> str:
+def make_data_file_name(process: int) -> str:
     """Returns the name of the file with the state of a process."""
     return f"data-{process}.json"
 
@@ -74,8 +74,8 @@ def read_data_state(folder: Path, process: int, process_count: int, saved_count:
         ValueError: If the number of processes has changed and their states differed.
     """
     if saved_count == process_count:
-        return _read_file(folder / format_data_file(process))
-    states = [_read_file(folder / format_data_file(saving_process)) for saving_process in range(saved_count)]
+        return _read_file(folder / make_data_file_name(process))
+    states = [_read_file(folder / make_data_file_name(saving_process)) for saving_process in range(saved_count)]
     # Processes that loaded the same batches saved the same state, which is right for any number of processes.
     if any(state != states[0] for state in states):
         raise ValueError(

@@ -19,7 +19,7 @@ from etils import epath
 from orbax.checkpoint import future
 
 from ._checksums import Checksums, write_checksums_of_process
-from ._data_state import format_data_file
+from ._data_state import make_data_file_name
 from ._errors import DamagedCheckpointError, agree_on_result
 from ._tree_metadata import METADATA, LeafMetadata, TreeMetadata
 
@@ -43,7 +43,7 @@ class StateHandler(ocp.PyTreeCheckpointHandler):
             if args.metadata is not None and process == 0:
                 args.metadata.write(folder)
             if args.data is not None:
-                (folder / format_data_file(process)).write_text(args.data)
+                (folder / make_data_file_name(process)).write_text(args.data)
             arrays = await super().async_save(directory, args=args)
         except Exception as raised:  # other processes wait for this one
             error = raised
@@ -169,7 +169,7 @@ def check_written(folder: Path, checksums: Checksums, arguments: StateSave) -> N
         OSError: If something else has removed a part of it.
     """
     has_data = arguments.data is not None
-    data_files = [format_data_file(process) for process in range(jax.process_count()) if has_data]
+    data_files = [make_data_file_name(process) for process in range(jax.process_count()) if has_data]
     sizes = {name.removeprefix("default/"): entry[0] for name, entry in checksums.files.items()}
     base = ts.KvStore.open({"driver": "file", "path": f"{folder}/"}).result()
     _check_sizes(folder, sizes, dict.fromkeys([METADATA, _MANIFEST, *data_files], 0))

@@ -43,7 +43,8 @@ class NamedArrayAxes:
     @staticmethod
     def parse(spec: Any, dtype: Any = None) -> "NamedArrayAxes":
         """Returns the description given as a string, a sequence, a set, an annotation or as it is."""
-        spec = get_args(spec)[1] if get_args(spec) else spec  # of `Annotated[NamedArray, axes]`
+        if get_args(spec):  # of `Annotated[NamedArray, axes]`
+            spec = get_args(spec)[1]
         if isinstance(spec, NamedArrayAxes):
             return spec
         items = spec.split() if isinstance(spec, str) else list(spec)
@@ -63,7 +64,8 @@ class NamedArrayAxes:
 
     def matches(self, names: tuple[str, ...], dtype: Any) -> bool:
         """Returns whether names and a dtype are as described."""
-        if self.dtype is not None and not jnp.issubdtype(dtype, getattr(self.dtype, "category", self.dtype)):
+        kind = getattr(self.dtype, "category", self.dtype)  # a `DTypeCategory` has the kind of dtypes in a field
+        if kind is not None and not jnp.issubdtype(dtype, kind):
             return False
         described = (*self.before, *self.after)
         if len(names) < len(described) or (len(names) > len(described) and not self.subset):
@@ -211,7 +213,7 @@ class NamedArray(_array.NamedArray):
 
 
 def _make_operator(name: str) -> Any:
-    """Returns an operator that gives a plain array where a scalar meets one, as in the carries of JAX's loops."""
+    """Returns an operator that gives a plain array for a scalar and a plain array, as in the carries of JAX's loops."""
     apply = getattr(_array.NamedArray, name)
 
     @functools.wraps(apply)
@@ -224,9 +226,9 @@ def _make_operator(name: str) -> Any:
     return apply_operator
 
 
-_ARITHMETIC = "add sub mul truediv floordiv mod pow and or xor"
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
 
-for _operator in f"{_ARITHMETIC} r{_ARITHMETIC.replace(' ', ' r')} lt le gt ge".split():
+for _operator in (*_ARITHMETIC, *(f"r{name}" for name in _ARITHMETIC), "lt", "le", "gt", "ge"):
     setattr(NamedArray, f"__{_operator}__", _make_operator(f"__{_operator}__"))
 
 

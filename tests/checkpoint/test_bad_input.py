@@ -268,7 +268,7 @@ def test_state_of_the_data_is_given_back(state: Any, tmp_path: Path) -> None:
     data = Data(None)
     assert nym.checkpoint.restore(tmp_path, data=data) == {"step": 1}
     assert data.state == state
-    with pytest.raises(TypeError, match="it must be bytes, or what JSON has"):
+    with pytest.raises(TypeError, match="it must be bytes or writable as JSON"):
         nym.checkpoint.save(tmp_path, {"step": 1}, 2, data=Data({1j: 2}))
 
 

@@ -97,10 +97,10 @@ def dot_product_attention(
             "older versions of Haliax took the axis of the queries first: leave it out, and pass `KPos, Key, query, "
             "key, value`"
         )
-    shared = [axis_name(axis) for axis in parse_selection(KPos)]
-    if missing := [name for name in shared if name not in key.names]:
+    key_names = [axis_name(axis) for axis in parse_selection(KPos)]
+    if missing := [name for name in key_names if name not in key.names]:
         raise ValueError(f"axis {missing[0]!r} is not found in the keys ({', '.join(key.names)})")
-    if common := [name for name in shared if name in query.names]:
+    if common := [name for name in key_names if name in query.names]:
         raise ValueError(f"the axes of queries and keys must be distinct, {common[0]!r} is in both; rename it in one")
     weights = dot_product_attention_weights(Key, KPos, query, key, mask, bias, attention_dtype, precision)
     return constrain_sharding(dot(weights, value, axis=KPos))
@@ -129,7 +129,7 @@ def combine_masks_and(mask1: Any, mask2: Any) -> Any:
 
 
 def combine_masks_or(mask1: Any, mask2: Any) -> Any:
-    """Returns where one of two masks is True; None is no mask.
+    """Returns where either mask is True, or the one that is given if the other is None.
 
     Example:
         >>> import axonym.haliax as hax
@@ -169,9 +169,9 @@ def forgetful_causal_mask(KPos: Axis, mask_prob: float, sample_prob: bool = True
         >>> bool(hax.nn.attention.forgetful_causal_mask(hax.Axis("k", 8), 1.0, False, key=jax.random.key(0))["k", 0])
         True
     """
-    first, second = random.split(key, 2)
-    probability = random.uniform(first, (), maxval=mask_prob) if sample_prob else named(mask_prob, ())
-    is_kept = random.bernoulli(second, KPos, 1 - probability)
+    prob_key, mask_key = random.split(key, 2)
+    probability = random.uniform(prob_key, (), maxval=mask_prob) if sample_prob else named(mask_prob, ())
+    is_kept = random.bernoulli(mask_key, KPos, 1 - probability)
     return convert_result(is_kept | (arange(KPos) == 0))
 
 

@@ -3,8 +3,8 @@
 The softmax is computed online: each block updates the highest score, the sum of the weights and the weighted sum of the
 values. The backward pass computes the weights again from the sums, block by block (Dao et al., 2022, algorithm 4).
 
-Blocks are slices, the last of which overlaps with the one before if the size is not a multiple; elements that belong to
-the block before have the score of minus infinity there, and so no weight.
+All blocks have the same size, so the last one overlaps with the one before if the number of positions is not a multiple
+of it. In the last block, positions that the one before has too get a score of minus infinity, and so no weight.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from ._scores import apply_sinks, cap_scores, draw_dropout_mask, get_masked_scor
 
 @dataclasses.dataclass(frozen=True)
 class _BlockAxes:
-    """The axes of positions of a block, with its size, and whether some blocks overlap with the one before."""
+    """The axes of query and key positions with the size of a block, and whether the last block overlaps."""
 
     QPos: Axis | None
     KPos: Axis
@@ -42,7 +42,7 @@ class _BlockAxes:
 
 
 class _Starts(NamedTuple):
-    """The first positions of a block, and its first positions that are not in the block before."""
+    """The first positions of a block, and its first ones that are not in the block before; or arrays, of all blocks."""
 
     query: Any
     key: Any
@@ -67,7 +67,7 @@ def attend_in_blocks(inputs: AttentionInputs) -> NamedArray:
     axes, starts = _plan_blocks(inputs)
 
     def replicate_keys(x: Any) -> Any:
-        """Renames the axis of key positions to a name that no mapping has, so that arrays are whole along it."""
+        """Renames the axis of key positions to a name that no mapping has, so that arrays are replicated along it."""
         if not is_named_array(x) or inputs.KPos not in x.names:
             return x
         return constrain_sharding(x.rename({inputs.KPos: axes.KPos.name}))
@@ -83,6 +83,7 @@ def attend_in_blocks(inputs: AttentionInputs) -> NamedArray:
     )
     averages, log_sums = cached_jit(_attend_blocks, axes)(operands, starts)
     if mask is not None:
+        # A query without keys gets the average of all values, as in plain attention; see `get_masked_score`.
         is_empty = log_sums <= get_masked_score(log_sums)
         averages = where(is_empty, cast_array(value.mean(axes.KPos.name), averages.dtype), averages)
     if inputs.sinks is not None:
@@ -130,9 +131,9 @@ def _attend_blocks(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts)
 
 def _attend_forward(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts) -> tuple[Any, Any]:
     value, key_axis = operands.value, axes.KPos.name
-    # Products with one key have the axes and the dtype of the results; their values are not used.
-    log_sums = _multiply_named(operands, operands.query, operands.key[key_axis, 0], operands.Key)
-    averages = dot(log_sums, cast_array(value[key_axis, 0], log_sums.dtype), axis=())
+    # Products with one key have the axes and the dtype of the sums; their values are not used.
+    sums_like = _multiply_named(operands, operands.query, operands.key[key_axis, 0], operands.Key)
+    averages_like = dot(sums_like, cast_array(value[key_axis, 0], sums_like.dtype), axis=())
 
     def add_block(state: Any, block: _Starts) -> tuple[Any, None]:
         highest, total, averages = (_slice_block(axes, x, block) for x in state)
@@ -146,7 +147,7 @@ def _attend_forward(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts
         updates = new_highest, total, averages * decay + average
         return tuple(_update_block(axes, x, block, update) for x, update in zip(state, updates, strict=True)), None
 
-    initial = full_like(log_sums, get_masked_score(log_sums)), zeros_like(log_sums), zeros_like(averages)
+    initial = full_like(sums_like, get_masked_score(sums_like)), zeros_like(sums_like), zeros_like(averages_like)
     highest, total, averages = jax.lax.scan(add_block, tuple(map(constrain_sharding, initial)), starts)[0]
     averages = cast_array(averages / where(total == 0, 1, total), value.dtype)
     log_sums = highest + log(total)
@@ -204,8 +205,8 @@ _attend_blocks.defvjp(_attend_forward, _attend_backward)
 def _score_block(axes: _BlockAxes, operands: AttentionInputs, block: _Starts) -> tuple[NamedArray, NamedArray | None]:
     """Returns the scores of a block, and the slope of the soft cap if there is one."""
     take = functools.partial(_slice_block, axes, block=block)
-    scores, slope = _multiply_named(operands, take(operands.query), take(operands.key), operands.Key), None
-    names = scores.names
+    scores = _multiply_named(operands, take(operands.query), take(operands.key), operands.Key)
+    names, slope = scores.names, None
     if operands.soft_cap is not None:
         scores = cap_scores(scores, operands.soft_cap)
         slope = 1 - (scores / operands.soft_cap) ** 2
