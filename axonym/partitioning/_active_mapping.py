@@ -35,14 +35,13 @@ class ActiveMapping(tuple[object]):
 
     To JAX it is a tuple of one object, the same for equal mappings, which is hashed and compared in C. A `__eq__` in
     Python would let other threads run while JAX searches its cache of compiled calls, which may crash (seen in jaxlib
-    0.10.2 and 0.12.0).
+    0.10.2 and 0.12.0). `mapping` itself is not that object: equal mappings may have another order of entries.
     """
 
     mapping: AxisMapping
     stored: AxisMapping | None
 
     def __new__(cls, mapping: AxisMapping, stored: AxisMapping | None = None) -> Self:
-        """Finds the object of equal mappings."""
         active = super().__new__(cls, (_find_mapping_key(mapping, stored),))
         active.mapping, active.stored = mapping, stored
         return active
@@ -54,20 +53,18 @@ class ActiveMapping(tuple[object]):
             return shard_array(array, names, self.mapping)
 
     def gather(self, array: Any, names: Names, reduced: bool) -> Any:
-        mesh = None if self.stored is None or self.stored == self.mapping else get_abstract_mesh()
-        if self.stored is None or mesh is None:
+        if self.stored is None or self.stored == self.mapping or (mesh := get_abstract_mesh()) is None:
             return self.constrain(array, names)
         with jax.named_scope(format_scope("gather", names)):
             if AxisType.Auto in mesh.axis_types:
-                # Both constraints are needed on an Auto mesh: the first one makes each layer gather its own slice, and
-                # the gradient, constrained by both in turn, is reduced to shards only. Explicit meshes have this in
-                # types. A slice of a parameter need not be divisible where the parameter is.
-                with contextlib.suppress(ValueError):
+                # Constrained as it is stored, too, so that each layer gathers only its own slice, and the gradient is
+                # reduced to shards. On an Explicit mesh types do both.
+                with contextlib.suppress(ValueError):  # a slice need not be divisible where its parameter is
                     array = shard_array(array, names, self.stored)
-            batch_axes = find_batch_axes(self.mapping, self.stored, mesh) if reduced else frozenset()
-            if batch_axes and jnp.issubdtype(array.dtype, jnp.inexact):
-                sharding = resolve_sharding(names, array.shape, self.mapping, mesh)
-                return gather_reduced(array, sharding, batch_axes)
+            if reduced and jnp.issubdtype(array.dtype, jnp.inexact):
+                if batch_axes := find_batch_axes(self.mapping, self.stored, mesh):
+                    sharding = resolve_sharding(names, array.shape, self.mapping, mesh)
+                    return gather_reduced(array, sharding, batch_axes)
             return shard_array(array, names, self.mapping)
 
     def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
@@ -86,7 +83,7 @@ class ActiveMapping(tuple[object]):
 
 
 class _MappingKey:
-    """What equal mappings have in common for JAX."""
+    """The object by which JAX knows equal mappings."""
 
 
 @shared_object
@@ -153,11 +150,13 @@ class axis_mapping(contextlib.ContextDecorator):
                 f"`merge` of `axis_mapping` is True or False, not {format_value(merge)}; to map an axis named "
                 "'merge', put it into a mapping: `axis_mapping({'merge': ...})`.",
             )
-        base = mapping if isinstance(mapping, AxisMapping) else AxisMapping(mapping)
-        self._merge = merge
-        self._fallback = base.fallback if fallback is None else fallback
-        self._uneven: Uneven | None = base.uneven if uneven is None and base is mapping else uneven
-        self._mapping = base.merged(entries, fallback=self._fallback, uneven=self._uneven)
+        # The options of an `AxisMapping` count as given; without them, `merge` keeps those of the outer mapping.
+        if isinstance(mapping, AxisMapping):
+            fallback = mapping.fallback if fallback is None else fallback
+            uneven = uneven or mapping.uneven
+        self._merge, self._fallback = merge, fallback
+        self._uneven: Uneven | None = uneven
+        self._mapping = AxisMapping(mapping).merged(entries, fallback=fallback, uneven=uneven)
         self._active = _ActiveManagers()
 
     def __call__(self, func: F) -> F:
@@ -178,7 +177,7 @@ class axis_mapping(contextlib.ContextDecorator):
         return super().__call__(func)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles and copies the mapping and its options, not entered."""
+        """Leaves out the managers that are entered, so that a copy has entered none."""
         return {**vars(self), "_active": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -203,5 +202,5 @@ class axis_mapping(contextlib.ContextDecorator):
 
 
 def activate_mapping(mapping: AxisMapping, stored: AxisMapping | None = None) -> Any:
-    """Returns a context manager that activates a mapping; parameters may be stored by another one."""
+    """Returns a context manager that activates a mapping; parameters are sharded by `stored` until they are used."""
     return context(ActiveMapping(mapping, stored))

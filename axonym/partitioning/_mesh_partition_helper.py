@@ -28,13 +28,13 @@ Methods: TypeAlias = Sequence[Sequence[str] | str]
 class MeshPartitionHelper(HasMesh):
     """Finds how arrays can be sharded over a mesh from their shapes, and shards entire trees.
 
-    Arrays are sharded as by `axonym.AutoShardingRule`, but with the first mesh axis on the first dimension: into as
-    many equal parts as the mesh allows, with several mesh axes on one dimension where that makes more parts. The names
-    of the mesh axes do not matter. Mesh axes for the batch alone are given as such.
+    Each array is sharded into as many equal parts as the mesh allows, with several mesh axes on one dimension where
+    that makes more parts. This is what `axonym.AutoShardingRule` does, except that the first mesh axis goes on the
+    first dimension. The mesh axes may have any names.
 
     Args:
-        mesh: The mesh, with devices or abstract, on which all but placing data works; the active mesh if None.
-        batch_axes: Mesh axes that shard batches, and never one of these arrays.
+        mesh: The mesh; the active mesh if None. An abstract mesh will do for everything except placing data.
+        batch_axes: Mesh axes that are reserved for batches, so that they never shard an array here.
 
     Raises:
         TypeError: If the mesh is not a mesh, or `batch_axes` is not a list of names.
@@ -51,7 +51,7 @@ class MeshPartitionHelper(HasMesh):
         P('fsdp', 'tp')
     """
 
-    mesh: MeshLike = None  # pyright: ignore[reportAssignmentType]  # resolved as it is made
+    mesh: MeshLike = None  # pyright: ignore[reportAssignmentType]  # `__post_init__` replaces None
     batch_axes: Sequence[str] = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
@@ -98,9 +98,8 @@ class MeshPartitionHelper(HasMesh):
             methods: Mesh axes as `analyze_pytree` returns them, those for the same dimension as a tuple; a name alone
                 is a tuple of one. Of two specs with equally many parts, the one with earlier axes on earlier dimensions
                 is preferred. An axis that occurs again in a later method is ignored there.
-            min_shard_size: The fewest elements of each part: there are at most as many parts as the elements allow.
-                With 1, or 0, and the methods that `analyze_pytree` returns for the shape, the spec is that of
-                `partition_specs`.
+            min_shard_size: The fewest elements that a part may have. With 0 or 1, and the methods that
+                `analyze_pytree` returns for the shape, the result is that of `partition_specs`.
 
         Returns:
             A spec with one entry for each dimension, an empty one if the array is replicated.
@@ -167,7 +166,7 @@ class MeshPartitionHelper(HasMesh):
             partition_spec: The spec, such as `create_partition_spec` returns.
 
         Raises:
-            TypeError: If one is not an array, or the other not a spec.
+            TypeError: If `array` is not an array, or `partition_spec` is not a `PartitionSpec`.
             ValueError: If the mesh lacks one of the mesh axes, one is given twice, or a size is not divisible; or if
                 the mesh is abstract and there is data to move.
 
@@ -260,15 +259,14 @@ class MeshPartitionHelper(HasMesh):
 def _find_grouped_spec(
     shape: tuple[int, ...], groups: list[tuple[str, ...]], sizes: dict[str, int], max_parts: int
 ) -> P:
-    """Returns the best spec over some mesh axes, with groups of them on one dimension where that costs no parts."""
-    units: list[tuple[str, ...]] = [(name,) for group in groups for name in group if name in sizes]
+    """Returns the best spec, with the mesh axes of a group on the same dimension where that costs no parts."""
+    groups = [tuple(name for name in group if name in sizes) for group in groups]
+    units: list[tuple[str, ...]] = [(name,) for group in groups for name in group]
     best_spec, best_parts = _find_spec_of_units(shape, units, sizes, max_parts)
     for group in groups:
-        unit_of_group = tuple(name for name in group if name in sizes)
-        if len(unit_of_group) > 1:
-            position = units.index((unit_of_group[0],))
-            trial_units = [unit for unit in units if unit[0] not in unit_of_group]
-            trial_units.insert(position, unit_of_group)
+        if len(group) > 1:
+            trial_units = [unit for unit in units if unit[0] not in group]
+            trial_units.insert(units.index((group[0],)), group)
             spec, parts = _find_spec_of_units(shape, trial_units, sizes, max_parts)
             if parts == best_parts:
                 best_spec, units = spec, trial_units
@@ -278,14 +276,13 @@ def _find_grouped_spec(
 def _find_spec_of_units(
     shape: tuple[int, ...], units: list[tuple[str, ...]], sizes: dict[str, int], max_parts: int
 ) -> tuple[P, int]:
-    """Returns the best spec with the mesh axes of each unit on one dimension, and its number of parts."""
-    # Each unit is one mesh axis to the search, named by its number.
-    unit_sizes = [math.prod(sizes[name] for name in unit) for unit in units]
-    unit_axes = tuple((str(number), size) for number, size in enumerate(unit_sizes))
+    """Returns the best spec that has the mesh axes of each unit on the same dimension, and its number of parts."""
+    # To the search, each unit is a single mesh axis, whose name is its index.
+    units_by_index = {str(index): unit for index, unit in enumerate(units)}
+    unit_axes = tuple((index, math.prod(sizes[name] for name in unit)) for index, unit in units_by_index.items())
     unit_spec = find_best_spec(shape, unit_axes, max_parts=max_parts)
-    entries = [[int(number) for number in get_entry_axes(entry)] for entry in unit_spec]
-    spec = P(*(make_spec_entry(tuple(name for number in entry for name in units[number])) for entry in entries))
-    return spec, math.prod(unit_sizes[number] for entry in entries for number in entry)
+    entries = [tuple(name for index in get_entry_axes(entry) for name in units_by_index[index]) for entry in unit_spec]
+    return P(*map(make_spec_entry, entries)), math.prod(sizes[name] for entry in entries for name in entry)
 
 
 def _place_arrays(leaves: list[Any], specs: list[P], mesh: MeshLike) -> list[Any]:
