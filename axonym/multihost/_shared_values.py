@@ -22,12 +22,14 @@ from ._rendezvous import Rendezvous, as_seconds, check_rendezvous_name, format_p
 
 T = TypeVar("T")
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), PartitionSpec, np.dtype)
-_CONTEXT = 60  # characters shown before the first difference
-_LENGTH = 240  # characters shown of a text
-_PIECE = 1 << 16  # characters of a long text that are compared at once
-_MAX_GROUPS = 4  # different values that an error shows
 Writer: TypeAlias = Callable[[Any], str]
+
+# Values whose `repr` is the same in all processes.
+_REPR_TYPES = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), PartitionSpec, np.dtype)
+_EXCERPT_LEAD = 60  # characters shown before the first difference
+_EXCERPT_LENGTH = 240  # characters shown of each text
+_PIECE_LENGTH = 1 << 16  # characters of a long text that are compared at once
+_MAX_SHOWN_VALUES = 4  # different values that an error shows
 
 
 def broadcast_from_host_zero(tree: T, *, timeout: float = 200) -> T:
@@ -48,7 +50,7 @@ def broadcast_from_host_zero(tree: T, *, timeout: float = 200) -> T:
     Raises:
         ValueError: If an array of process 0 is sharded over several processes.
         TypeError: If something in the tree of process 0 cannot be pickled.
-        TimeoutError: If a process does not arrive in time, and the message names it, or the tree is too large for the
+        TimeoutError: If a process does not arrive in time, which the message names, or the tree is too large for the
             timeout.
 
     Example:
@@ -73,7 +75,7 @@ def broadcast_from_host_zero(tree: T, *, timeout: float = 200) -> T:
         if received["problem"] is not None:
             kind, message = received["problem"]
             cause = None if error is None else error.__cause__
-            raise _ERRORS[kind](message) from cause
+            raise _ERROR_CLASSES[kind](message) from cause
         payload = payload or rendezvous.receive(received["size"])  # process 0 has it already
     finally:
         rendezvous.leave()
@@ -84,7 +86,8 @@ class _ShardedArrayError(ValueError):
     """Raised for an array of which process 0 does not have all elements."""
 
 
-_ERRORS = {"TypeError": TypeError, "TimeoutError": TimeoutError, "_ShardedArrayError": ValueError}
+# What all processes raise, by the name of the class that process 0 sends.
+_ERROR_CLASSES = {"TypeError": TypeError, "TimeoutError": TimeoutError, "_ShardedArrayError": ValueError}
 
 
 def _send_tree(tree: Any, rendezvous: Rendezvous) -> tuple[bytes, Exception | None]:
@@ -121,7 +124,7 @@ class _TreePickler(pickle.Pickler):
                 "need not: all processes have it"
             )
         if jnp.issubdtype(obj.dtype, jax.dtypes.prng_key):
-            with jax.set_mesh(None):  # no other process takes part
+            with jax.set_mesh(None):  # an active mesh would need the other processes
                 return _restore_array, (np.asarray(jax.random.key_data(obj)), str(jax.random.key_impl(obj)))
         return _restore_array, (np.asarray(obj), None)
 
@@ -142,7 +145,7 @@ def write_canonical_text(value: Any, parents: tuple[int, ...] = ()) -> str:
         value: Plain values, containers, arrays, meshes, shardings, and objects that can be pickled.
         parents: The ids of the objects that contain this one.
     """
-    if isinstance(value, _PLAIN) and not isinstance(value, enum.Enum):
+    if isinstance(value, _REPR_TYPES) and not isinstance(value, enum.Enum):
         return repr(value)
     if id(value) in parents:
         return "<itself>"
@@ -159,26 +162,24 @@ def write_canonical_text(value: Any, parents: tuple[int, ...] = ()) -> str:
 
 def hash_pieces(text: str) -> list[str]:
     """Returns a digest of each piece of a text, with which processes find the piece that differs."""
-    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    pieces = (text[start : start + _PIECE_LENGTH] for start in range(0, len(text), _PIECE_LENGTH))
     return [hashlib.sha256(piece.encode("utf-8", "surrogatepass")).hexdigest() for piece in pieces]
 
 
-def find_different_piece(digests: Sequence[Sequence[str]]) -> int:
-    """Returns the first piece that is not the same in all texts."""
-    return next((i for i, piece in enumerate(zip_longest(*digests)) if len(set(piece)) > 1), 0)
+def find_first_difference(sequences: Sequence[Sequence[str]]) -> int:
+    """Returns the first index at which sequences differ, 0 if they are equal."""
+    return next((i for i, elements in enumerate(zip_longest(*sequences)) if len(set(elements)) > 1), 0)
 
 
 def cut_piece(text: str, piece: int) -> str:
     """Returns a piece of a text with enough on both sides for an excerpt."""
-    return text[max(0, piece * _PIECE - _CONTEXT) : (piece + 1) * _PIECE + _LENGTH]
+    return text[max(0, piece * _PIECE_LENGTH - _EXCERPT_LEAD) : (piece + 1) * _PIECE_LENGTH + _EXCERPT_LENGTH]
 
 
 def cut_excerpts(texts: Sequence[str], piece: int = 0) -> list[str]:
     """Returns an excerpt of each text around the first difference; the texts may be results of `cut_piece`."""
-    longest = max(map(len, texts))
-    same = next((i for i, chars in enumerate(zip_longest(*texts)) if len(set(chars)) > 1), longest)
-    start = max(0, same - _CONTEXT)
-    end = start + _LENGTH
+    start = max(0, find_first_difference(texts) - _EXCERPT_LEAD)
+    end = start + _EXCERPT_LENGTH
     return [("..." if start or piece else "") + text[start:end] + ("..." if len(text) > end else "") for text in texts]
 
 
@@ -201,7 +202,7 @@ def _format_class(value: Any) -> str:
 
 def _write_array(value: Any, write: Writer) -> str:
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        with jax.set_mesh(None):  # no other process takes part
+        with jax.set_mesh(None):  # an active mesh would need the other processes
             data = jax.random.key_data(value)
         return f"key({jax.random.key_impl(value)}, {write(data)})"
     shape = _format_dtype_and_shape(value)
@@ -239,7 +240,7 @@ def _write_object(value: Any, write: Writer) -> str:
         )
     if isinstance(saved, str):  # the name of a global
         return saved
-    # Items of lists and dicts are iterators there.
+    # Of a subclass of list or dict, `pickle` saves the items as an iterator.
     return f"{type(value).__qualname__}({write([list(part) if hasattr(part, '__next__') else part for part in saved])})"
 
 
@@ -284,16 +285,17 @@ def assert_same_on_all_hosts(value: Any, name: str | None = None, *, timeout: fl
     check_rendezvous_name(name)
     store = get_coordination_store()
     label = "`assert_same_on_all_hosts`" + ("" if name is None else f" of {name!r}")
-    suffix, key = ("", name) if name else ("-unnamed", "all")
-    # Made before the value is read, whose methods may raise: calls of all processes are counted alike.
-    first = None if store is None else Rendezvous(store, f"same{suffix}", key, seconds, label)
-    text, error = _fingerprint_value(value)
-    if store is None or first is None:
+    if store is None:
+        _, error = _fingerprint_value(value)
         if error is not None:
             raise error
         return
+    suffix, key = ("", name) if name else ("-unnamed", "all")
+    # Made before the value's own methods run: if they raise, this call is counted as in the other processes.
+    digest_rendezvous = Rendezvous(store, f"same{suffix}", key, seconds, label)
+    text, error = _fingerprint_value(value)
     message = json.dumps([hash_pieces(text), None if error is None else str(error)])
-    digests, problems = zip(*map(json.loads, first.exchange_values(message, error)), strict=True)
+    digests, problems = zip(*map(json.loads, digest_rendezvous.exchange_values(message, error)), strict=True)
     for process, problem in enumerate(problems):
         if problem is not None:
             cause = None if error is None else error.__cause__
@@ -305,12 +307,13 @@ def assert_same_on_all_hosts(value: Any, name: str | None = None, *, timeout: fl
     groups = sorted(processes_by_digests.values(), key=lambda processes: (-len(processes), processes[0]))
     if len(groups) == 1:
         return
-    # All processes know by now that they differ, and in which piece of their texts: a second rendezvous shows it.
-    shown_processes = [processes[0] for processes in groups[:_MAX_GROUPS]]
-    piece = find_different_piece([digests[process] for process in shown_processes])
-    second = Rendezvous(store, f"texts{suffix}", key, seconds, label)
-    second.extend_deadline(first.deadline)
-    texts = second.exchange_values(json.dumps(cut_piece(text, piece) if store.process in shown_processes else ""))
+    # All processes know by now that they differ, and in which piece of their texts, so all meet again to show it.
+    shown_processes = [processes[0] for processes in groups[:_MAX_SHOWN_VALUES]]
+    piece = find_first_difference([digests[process] for process in shown_processes])
+    text_rendezvous = Rendezvous(store, f"texts{suffix}", key, seconds, label)
+    text_rendezvous.extend_deadline(digest_rendezvous.deadline)
+    shown_text = cut_piece(text, piece) if store.process in shown_processes else ""
+    texts = text_rendezvous.exchange_values(json.dumps(shown_text))
     excerpts = cut_excerpts([json.loads(texts[process]) for process in shown_processes], piece)
     parts = [
         f"{format_processes(processes)} {'has' if len(processes) == 1 else 'have'} {excerpt}"
@@ -323,7 +326,7 @@ def assert_same_on_all_hosts(value: Any, name: str | None = None, *, timeout: fl
 
 
 def _fingerprint_value(value: Any) -> tuple[str, TypeError | None]:
-    """Returns the text by which a value is compared, or a text like no other and an error."""
+    """Returns the text by which a value is compared, or an error and a text that is equal to no other."""
     try:
         return write_canonical_text(value), None
     except TypeError as error:

@@ -14,7 +14,7 @@ import axonym as nym
 from axonym.multihost._shared_values import (
     cut_excerpts,
     cut_piece,
-    find_different_piece,
+    find_first_difference,
     hash_pieces,
     write_canonical_text,
 )
@@ -118,7 +118,7 @@ def test_long_texts_are_shown_where_they_differ():
 @pytest.mark.parametrize("at", [0, 65_535, 65_536, 300_000])
 def test_a_piece_of_a_long_text_is_enough_to_show_the_difference(at):
     texts = ["a" * at + middle + "b" * 100_000 for middle in ("x", "x", "y")]
-    piece = find_different_piece([hash_pieces(text) for text in texts])
+    piece = find_first_difference([hash_pieces(text) for text in texts])
     one, same, other = cut_excerpts([cut_piece(text, piece) for text in texts], piece)
     assert one == same == other.replace("y", "x") and "y" in other
     assert one.startswith("..." if at else "xb") and one.endswith("b...") and len(one) < 300
@@ -126,6 +126,6 @@ def test_a_piece_of_a_long_text_is_enough_to_show_the_difference(at):
 
 def test_a_text_that_ends_where_the_other_goes_on_differs_there():
     texts = ["a" * 65_536, "a" * 65_536 + "b"]
-    piece = find_different_piece([hash_pieces(text) for text in texts])
+    piece = find_first_difference([hash_pieces(text) for text in texts])
     assert [one[-2:] for one in cut_excerpts([cut_piece(text, piece) for text in texts], piece)] == ["aa", "ab"]
-    assert find_different_piece([hash_pieces(""), hash_pieces("")]) == 0
+    assert find_first_difference([hash_pieces(""), hash_pieces("")]) == 0
