@@ -52,7 +52,7 @@ class StateDictWriter:
 
     def __init__(self, flattens: bool, defers: bool) -> None:
         self.flattens, self.defers = flattens, defers
-        # By the `id` of an array, which is kept, so that no other one gets that `id`.
+        # By the `id` of each array. The array is kept, so that no later one gets the same `id`.
         self._axes: dict[int, tuple[Any, SavedAxes]] = {}
 
     def add_axes(self, array: Any, axes: SavedAxes) -> None:
@@ -90,9 +90,10 @@ class DeferredArray:
     Methods `to_state_dict` of modules may compute with it as with any other array.
     """
 
-    def __init__(self, source: "_DeferredArrays", key: str, shape: Any) -> None:
-        self._source, self._key, self.shape, self.dtype = source, key, shape.shape, shape.dtype
-        self.ndim, self.size = len(shape.shape), shape.size
+    def __init__(self, source: "_ArraySource", key: str, struct: Any) -> None:
+        self._source, self._key = source, key
+        self.shape, self.dtype = struct.shape, struct.dtype
+        self.ndim, self.size = len(struct.shape), struct.size
 
     def make(self) -> Any:
         """Returns the array."""
@@ -110,16 +111,17 @@ class DeferredArray:
         return getattr(self.make(), name)
 
 
-class _DeferredArrays:
-    """The arrays of one module, which are made together; each is kept until it is taken."""
+class _ArraySource:
+    """Makes the arrays of one module together, and keeps each until it is taken."""
 
-    def __init__(self, make: Callable[[], dict[str, Any]]) -> None:
-        self._make, self._made = make, dict[str, Any]()
+    def __init__(self, make_arrays: Callable[[], dict[str, Any]]) -> None:
+        self._make_arrays = make_arrays
+        self._arrays: dict[str, Any] = {}
 
     def take(self, key: str) -> Any:
-        if key not in self._made:
-            self._made = self._make()
-        return self._made.pop(key)
+        if key not in self._arrays:
+            self._arrays = self._make_arrays()
+        return self._arrays.pop(key)
 
 
 def defer_writing(write: Callable[[Any], dict[str, Any]], tree: Any) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def defer_writing(write: Callable[[Any], dict[str, Any]], tree: Any) -> dict[str
     writer = _writer.get()
     if writer is None or not writer.defers:
         return write(tree)
-    axes: dict[str, SavedAxes | None] = {}
+    axes: dict[str, SavedAxes | None] = {}  # set by `write_now`
 
     def write_now(tree: Any) -> dict[str, Any]:
         with use_writer(flattens=writer.flattens, defers=False) as inner:
@@ -135,11 +137,10 @@ def defer_writing(write: Callable[[Any], dict[str, Any]], tree: Any) -> dict[str
         axes.update({key: inner.find_axes(array) for key, array in arrays.items()})
         return arrays
 
-    # Shapes and axes are known by tracing; a module that is traced computes nothing.
-    source = _DeferredArrays(lambda: write_now(tree))
+    source = _ArraySource(lambda: write_now(tree))
     deferred_arrays: dict[str, Any] = {}
-    for key, shape in eval_shapes(write_now, tree).items():
-        deferred_arrays[key] = DeferredArray(source, key, shape)
+    for key, struct in eval_shapes(write_now, tree).items():  # traced, which computes nothing
+        deferred_arrays[key] = DeferredArray(source, key, struct)
         if (array_axes := axes[key]) is not None:
             writer.add_axes(deferred_arrays[key], array_axes)
     return deferred_arrays
@@ -177,9 +178,9 @@ def to_state_dict(tree: Any, prefix: str | None = None) -> dict[str, Any]:
     writer = _writer.get()
     try:
         if writer is not None and writer.flattens and find_method(tree, "flatten_for_export"):
-            return defer_writing(lambda tree: _write_flattened(tree, prefix), tree)
-        customised = find_method(tree, "to_state_dict")
-        return write_fields(tree, prefix) if customised is None else customised(prefix)
+            return defer_writing(functools.partial(_write_flattened, prefix=prefix), tree)
+        method = find_method(tree, "to_state_dict")
+        return write_fields(tree, prefix) if method is None else method(prefix)
     except RecursionError:
         raise make_depth_error() from None
 
@@ -236,7 +237,7 @@ def write_fields(tree: Any, prefix: str | None = None, names: FieldNames = NO_NA
 
 
 def write_layers(layers: Any, prefix: str | None) -> dict[str, Any]:
-    """Returns the arrays of layers by the number of the layer; arrays to compute are made one layer at a time."""
+    """Returns the arrays of layers, each under the number of its layer; deferred ones are made a layer at a time."""
     state_dict: dict[str, Any] = {}
     for index in range(layers.Block.size):
         state_dict |= defer_writing(functools.partial(_write_layer, index=index, prefix=prefix), layers)
@@ -250,11 +251,12 @@ def _write_layer(layers: Any, index: int, prefix: str | None) -> dict[str, Any]:
 def _write_flattened(module: Any, prefix: str | None) -> dict[str, Any]:
     """Returns the arrays of a module whose axes are merged, and remembers the axes."""
     writer = cast(StateDictWriter, _writer.get())
-    flat, merged = module.flatten_for_export(), find_merged_dims(module)
-    if merged is not None:
-        for leaf, flat_leaf, dims in zip(list_array_leaves(module), list_array_leaves(flat), merged, strict=True):
+    flat, merged_dims = module.flatten_for_export(), find_merged_dims(module)
+    if merged_dims is not None:
+        leaves, flat_leaves = list_array_leaves(module), list_array_leaves(flat)
+        for leaf, flat_leaf, dims_of_leaf in zip(leaves, flat_leaves, merged_dims, strict=True):
             if (axes := list_named_sizes(leaf)) is not None:
-                merged_axes = tuple(tuple(axes[dim] for dim in merged_dims) for merged_dims in dims)
+                merged_axes = tuple(tuple(axes[dim] for dim in dims) for dims in dims_of_leaf)
                 writer.add_axes(get_plain_array(flat_leaf), merged_axes)
     with use_writer(flattens=False, defers=False, parent=writer):
         return to_state_dict(flat, prefix)
@@ -320,7 +322,7 @@ def unflatten_modules(tree: T, template: T) -> T:
 
 
 def map_children(fn: Callable[..., Any], tree: Any, *templates: Any) -> Any:
-    """Returns a node with a function applied to each child and those of templates; a leaf is returned as it is."""
+    """Returns a node with `fn(child, *template_children)` in place of each child; a leaf is returned as it is."""
     children = [child for _, child in list_children(tree)]
     if is_array_leaf(tree) or not children:
         return tree
