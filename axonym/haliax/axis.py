@@ -35,7 +35,7 @@ class dslice(NamedDslice):
         super().__init__(start, length.size if isinstance(length, Axis) else length)
 
     def to_slice(self) -> slice:
-        """Returns the same as a Python slice."""
+        """Returns a Python slice of the same elements."""
         return slice(self.start, self.start + self.length)
 
     @staticmethod

@@ -32,6 +32,7 @@ from .field import field as field
 from .types import NamedOrNumeric as NamedOrNumeric
 
 
+# The package at the root, which a relative import cannot name.
 _axonym: Any = importlib.import_module(__name__.partition(".")[0])
 
 # From the spelling of parameters, Haliax's before the "=" and Axonym's after it, to the functions that have it.
@@ -64,15 +65,14 @@ _SPELLINGS = {
     "x=tree": "auto_sharded shard",
     "f=fn": "scan",
 }
-# Functions that reduce each named array of a tree.
+# In Haliax, reductions also take trees, of which they reduce each named array.
 _REDUCTIONS = """
     all amax amin any max mean min nanmax nanmean nanmin nanprod nanstd nansum nanvar prod product ptp std sum var
     """
-
-
+# In Haliax, comparisons of entire arrays are plain scalars.
 _COMPARISONS = "allclose array_equal array_equiv"
-# Functions with other arguments, results or orders of axes.
-_DIFFERENT = """
+# Functions of `_operations`: those of Axonym have other arguments, results or orders of axes.
+_OPERATIONS = """
     argsort broadcast_axis cumprod cumsum dot einsum flatten_all_axes_but flatten_axes index linspace nancumprod
     rearrange rename sort split take tile tril triu unbind unique_all unique_counts unique_inverse unique_values
     updated_slice where
@@ -80,7 +80,7 @@ _DIFFERENT = """
 
 
 def _adapt_reduction(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a reduction that also reduces each named array of a tree, as Haliax's do."""
+    """Returns a reduction that also reduces each named array of a tree."""
 
     @functools.wraps(fn)
     def reduce_tree(x: Any, axis: Any = None, **options: Any) -> Any:
@@ -98,9 +98,8 @@ def _unwrap_scalar(result: Any) -> Any:
 FUNCTIONS = {
     **adapt_all(_axonym, _SPELLINGS),
     **{name: _adapt_reduction(getattr(_axonym, name)) for name in _REDUCTIONS.split()},
-    # In Haliax, comparisons of entire arrays are plain scalars.
     **{name: adapt(getattr(_axonym, name), convert=_unwrap_scalar) for name in _COMPARISONS.split()},
-    **adapt_all(_operations, {"": _DIFFERENT}),
+    **adapt_all(_operations, {"": _OPERATIONS}),
 }
 globals().update(FUNCTIONS)
 
@@ -156,5 +155,6 @@ def enable_shape_checks(enabled: bool) -> Iterator[bool]:
     yield True
 
 
+# Type checkers do not see the functions that `globals().update` adds, and take any name with this.
 def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,15 +12,17 @@ from ._array import NamedArray, NamedArrayAxes as NamedArrayAxes
 class _DtypeAnnotation:
     """An annotation of arrays with some dtypes, subscripted with axes, or with an array class and axes."""
 
-    def __init__(self, dtype: Any, elements: Any) -> None:
+    def __init__(self, dtype: Any, jaxtyping_class: Any) -> None:
         self._dtype = dtype
-        self._elements = elements
+        self._jaxtyping_class = jaxtyping_class
 
     def __getitem__(self, item: Any) -> Any:
-        array, axes = item if isinstance(item, tuple) and item and isinstance(item[0], type) else (NamedArray, item)
-        if isinstance(array, type) and issubclass(array, NamedArray):
-            return NamedArrayAxes.annotate(array, axes, self._dtype)
-        return self._elements[array, axes]
+        array_class, axes = NamedArray, item
+        if isinstance(item, tuple) and item and isinstance(item[0], type):
+            array_class, axes = item
+        if issubclass(array_class, NamedArray):
+            return NamedArrayAxes.annotate(array_class, axes, self._dtype)
+        return self._jaxtyping_class[array_class, axes]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

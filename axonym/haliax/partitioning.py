@@ -135,7 +135,7 @@ def _unwrap_arrays(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.array if is_named_array(x) else x, tree, is_leaf=is_named_array)
 
 
-_get_mesh = get_active_mesh
+_get_mesh = get_active_mesh  # the name that programs import from Haliax
 
 
 def all_mesh_axes_explicit(mesh: Any, pspec: PartitionSpec | None) -> bool:

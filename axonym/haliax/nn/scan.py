@@ -128,7 +128,10 @@ class BlockFoldable(Protocol[M]):
 
 
 class _HaliaxLayers(Generic[M]):
-    """The arguments and results of Haliax for a container of layers, which follows in the order of resolution."""
+    """Mixin that gives the container of layers after it among the base classes Haliax's arguments and results.
+
+    Type checkers do not know which container that is, so what is used of it is typed `Any`.
+    """
 
     @classmethod
     def init(
@@ -145,20 +148,21 @@ class _HaliaxLayers(Generic[M]):
             Block: The layer axis.
             module: The class of a layer; its `init` makes a layer.
             gradient_checkpointing: A policy, its name or a boolean.
-            prevent_cse: The `prevent_cse` of the policy, if it is given.
+            prevent_cse: The `prevent_cse` of the policy; as in `gradient_checkpointing` if None.
 
         Returns:
             A function of the arguments of `module.init`.
         """
         policy = ScanCheckpointPolicy._mk(gradient_checkpointing)
-        policy = policy if prevent_cse is None else dataclasses.replace(policy, prevent_cse=prevent_cse)
+        if prevent_cse is not None:
+            policy = dataclasses.replace(policy, prevent_cse=prevent_cse)
         parent: Any = super()
         return adapt(parent.init(Block, module, gradient_checkpointing=policy))
 
     @property
     def Layers(self) -> Axis:
         """The layer axis."""
-        stack: Any = self  # the mixins of Haliax do not declare the fields of the class that they are mixed into
+        stack: Any = self
         return stack.Block
 
     def fold(self, init: Any, *args: Any, unroll: Any = None, **kwargs: Any) -> Any:
@@ -196,7 +200,7 @@ class _HaliaxLayers(Generic[M]):
         return adapt(parent.vmap_via(fn))
 
     def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
-        """Returns the layers with the arrays of a state dict, in their dtype; keys without a field are ignored."""
+        """Returns the layers with the arrays of a state dict, which keep their dtype; other keys are ignored."""
         parent: Any = super()
         with read_state_dict(state_dict, prefix, strict=False, dtypes="keep") as reader:
             return convert_result(parent.from_state_dict(reader, prefix))
