@@ -8,23 +8,14 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable
+from itertools import islice
+from traceback import walk_stack
 from types import MethodType
 from typing import Any
 
 import jax
 from jax.core import Tracer
 
-
-_STORE_METHODS = (
-    "blocking_key_value_get",
-    "blocking_key_value_get_bytes",
-    "key_value_delete",
-    "key_value_dir_get",
-    "key_value_increment",
-    "key_value_set",
-    "key_value_set_bytes",
-    "key_value_try_get",
-)
 
 TRACER: type = Tracer
 """The class of traced arrays. `jax.Array` is not a base class of it, so a type alone shows whether a value is traced.
@@ -59,7 +50,7 @@ def get_compiled_ufunc(ufunc: Callable[..., Any]) -> Callable[..., Any]:
 
     Calls of it are dispatched in C++, and operators of plain arrays share what is traced for it. Relies on the
     attribute `_func` of a `jax.numpy.ufunc`, seen in jax 0.10.2 and 0.12.0.1. Should it go, operations outside `jit`
-    call the ufunc, which takes half as long again.
+    call the ufunc, which takes 1.5 times as long.
     """
     return getattr(ufunc, "_func", ufunc)
 
@@ -73,7 +64,7 @@ class _ArraySignature(inspect.Signature):
         self._name_arrays = weakref.WeakMethod(name_arrays)  # JAX's caches hold the signature
 
     def bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
-        """Binds the arrays by the names that the function returns."""
+        """Binds each array by the name that `name_arrays` gives it."""
         arguments = super().bind(*args, **kwargs)
         name_arrays = self._name_arrays()
         if name_arrays is not None:
@@ -112,12 +103,25 @@ def is_tracing() -> bool:
 def find_platform() -> str:
     """Returns the platform of the active mesh, such as "cpu", "gpu" or "tpu", else that of JAX's default devices.
 
-    Meshes of described devices have the platform of these. Relies on the attribute `abstract_device` of an abstract
-    mesh, which has a platform: seen in jax 0.10.2 and 0.12.0.1. Should it go, the default devices decide.
+    Relies on the attribute `abstract_device` of an abstract mesh, which has the platform also of devices that are only
+    described: seen in jax 0.10.2 and 0.12.0.1. Should it go, the default devices decide.
     """
     device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
     platform = getattr(device, "platform", None) or jax.default_backend()
     return "gpu" if platform in ("cuda", "rocm") else platform
+
+
+_STORE_METHODS = (
+    "blocking_key_value_get",
+    "blocking_key_value_get_bytes",
+    "key_value_delete",
+    "key_value_dir_get",
+    "key_value_increment",
+    "key_value_set",
+    "key_value_set_bytes",
+    "key_value_try_get",
+)
+"""The methods of the coordination service's client that `axonym.multihost` calls."""
 
 
 def find_coordination_client() -> tuple[Any, int, int]:
@@ -200,6 +204,9 @@ def is_sharding_type_error(error: BaseException) -> bool:
     return type(error).__name__ == "ShardingTypeError"
 
 
+_FUNCTION_MODULES = ("jax._src.numpy.", "jax._src.nn.", "jax._src.scipy.", "jax._src.random")
+
+
 def list_refusing_functions() -> list[str]:
     """Returns the functions of JAX that ask an argument for `__jax_array__` and refuse what lacks it, outermost first.
 
@@ -208,21 +215,22 @@ def list_refusing_functions() -> list[str]:
     name, and on the modules where JAX defines functions of arrays: seen in jax 0.10.2 and 0.12.0.1. Should they change,
     users see JAX's own error, without the named function.
     """
-    frame, depth = sys._getframe(2), 0  # the caller of the `__getattr__` that calls this
-    functions: list[str] = []
-    while frame is not None and depth < 4 and not frame.f_code.co_name.startswith("check_arraylike"):
-        frame, depth = frame.f_back, depth + 1
-    if frame is None or depth == 4 or frame.f_locals.get("emit_warning"):
+    frames = walk_stack(sys._getframe(2))  # from the caller of the `__getattr__` that calls this
+    for frame, _ in islice(frames, 4):  # in the versions seen, the check is the third
+        if frame.f_code.co_name.startswith("check_arraylike"):
+            break
+    else:
         return []
-    functions.append(frame.f_locals.get("fun_name", ""))
-    while frame is not None and (module := frame.f_globals.get("__name__", "")).startswith("jax."):
+    if frame.f_locals.get("emit_warning"):  # it refuses nothing
+        return []
+    functions: list[str] = [frame.f_locals.get("fun_name", "")]
+    for frame, _ in frames:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith("jax."):
+            break
         if module.startswith(_FUNCTION_MODULES) and not frame.f_code.co_name.startswith(("_", "<", "check_")):
             functions.append(frame.f_code.co_name)
-        frame = frame.f_back
     return functions[::-1]
-
-
-_FUNCTION_MODULES = ("jax._src.numpy.", "jax._src.nn.", "jax._src.scipy.", "jax._src.random")
 
 
 def drop_filtering_note(error: BaseException) -> None:
@@ -235,16 +243,16 @@ def drop_filtering_note(error: BaseException) -> None:
         notes[:] = [note for note in notes if "JAX_TRACEBACK_FILTERING" not in note]
 
 
-def separate_slices(array: Any) -> Any:
-    """Returns an array behind a barrier, on whose other side the compiler must not take slices of it.
+_MERGES_SLICES = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 12)
 
-    Relies on `jax.lax.optimization_barrier`, also in gradients, to keep the compiler of jax 0.10.2 from merging slices
-    so that updates along an axis that has just been sharded have wrong elements; see docs/known-faults.md. Not needed
-    in jax 0.12.0, where this returns the array. Should barriers stop to help, updates and their gradients are wrong.
+
+def separate_slices(array: Any) -> Any:
+    """Returns an array behind a barrier, across which the compiler does not merge slices.
+
+    Relies on `jax.lax.optimization_barrier`, also in gradients. The compiler of jax 0.10.2 merges slices wrongly, so
+    that updates along an axis that has just been sharded have wrong elements; see docs/known-faults.md. Should barriers
+    stop helping, updates and their gradients are wrong. In jax 0.12.0, which needs none, this returns the array.
     """
     if not _MERGES_SLICES or jax.typeof(array).sharding.mesh.empty:
         return array
     return jax.lax.optimization_barrier(array)
-
-
-_MERGES_SLICES = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 12)
