@@ -1,4 +1,4 @@
-"""Functions of the shards of each device, for layers that state the communication of devices themselves."""
+"""Functions that run on the shards of each device, for layers that write the communication between devices."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -19,19 +19,11 @@ def list_free_mesh_axes(mesh: MeshLike) -> set[str]:
     return {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind != AxisType.Manual}
 
 
-def select_manual_axes(mesh: MeshLike) -> set[str]:
-    """Returns the `axis_names` for which `jax.shard_map` divides over all free mesh axes.
-
-    With none, JAX takes all except the Explicit ones over which `jax.vmap` maps; those are not among the types.
-    """
-    free = list_free_mesh_axes(mesh)
-    return free if len(free) < len(mesh.axis_names) else set()
-
-
 def find_layout(names: Sequence[Names], shapes: Sequence[tuple[int, ...]]) -> AxisLayout:
-    """Returns how arrays are sharded by their names, without a mesh if nothing is to be mapped over shards.
+    """Returns how the arrays are sharded by their names.
 
-    Without a mapping only an Explicit mesh counts.
+    The layout has no mesh if there are no shards to map over: within `shard_map` over all mesh axes, and without a
+    mapping unless a mesh axis is Explicit.
     """
     shardings = [get_sharding(array_names, shape) for array_names, shape in zip(names, shapes, strict=True)]
     mesh = shardings[0].mesh if shardings[0] is not None else jax.sharding.get_abstract_mesh()
@@ -51,7 +43,7 @@ def shard_map_by_name(
     fn: Callable[..., Any],
     layout: AxisLayout,
     names: Sequence[Names],
-    outs: Sequence[Names],
+    out_names: Sequence[Names],
     *,
     check_vma: bool = True,
     unreduced: Sequence[frozenset[str]] | None = None,
@@ -62,45 +54,48 @@ def shard_map_by_name(
         fn: Function of the shards.
         layout: How the axes are sharded.
         names: The names of each array.
-        outs: The names of each result.
+        out_names: The names of each result.
         check_vma: As for `jax.shard_map`.
-        unreduced: For each result the mesh axes over which those of all devices are still to be added up.
+        unreduced: For each result the mesh axes over which it is still to be added up.
     """
     if layout.mesh is None:
         return fn
+    unreduced = unreduced or [frozenset()] * len(out_names)
     out_specs = [
-        layout._replace(unreduced=axes).spec(out)
-        for out, axes in zip(outs, unreduced or [frozenset()] * len(outs), strict=True)
+        layout._replace(unreduced=axes).spec(array_names)
+        for axes, array_names in zip(unreduced, out_names, strict=True)
     ]
+    # Given no names, JAX divides over all mesh axes except those over which `jax.vmap` maps, which are free here.
+    free_axes = list_free_mesh_axes(layout.mesh)
     return jax.shard_map(
         fn,
         mesh=layout.mesh,
         in_specs=tuple(map(layout.spec, names)),
         out_specs=tuple(out_specs),
-        axis_names=select_manual_axes(layout.mesh),
+        axis_names=free_axes if len(free_axes) < len(layout.mesh.axis_names) else set(),
         check_vma=check_vma,
     )
 
 
 def map_shards(
-    fn: Callable[..., tuple[Any, ...]], arrays: Sequence[Any], names: Sequence[Names], outs: Sequence[Names]
+    fn: Callable[..., tuple[Any, ...]], arrays: Sequence[Any], names: Sequence[Names], out_names: Sequence[Names]
 ) -> tuple[Any, ...]:
     """Calls a function of plain arrays on the shards that each device holds of them.
 
-    Without a mesh, and without a mapping on an Auto mesh, it gets the arrays as they are.
+    Without a mesh, and without a mapping on an Auto mesh, the function gets the arrays as they are.
 
     Args:
         fn: Function of the `MeshAxes` of all names, empty if nothing is sharded, and of the arrays.
         arrays: The plain arrays.
         names: For each array the names by which it is sharded. The name "" stands for an axis that must not be.
-        outs: For each result of the function the names by which it is sharded.
+        out_names: For each result of the function the names by which it is sharded.
     """
     with use_operand_layout(names, arrays):
         layout = find_layout(names, [array.shape for array in arrays])
         arrays = [reshard_by_name(array, array_names) for array, array_names in zip(arrays, names, strict=True)]
     if layout.mesh is None:
         return fn({}, *arrays)
-    call = shard_map_by_name(functools.partial(fn, layout.mesh_axes), layout, names, outs)
+    call = shard_map_by_name(functools.partial(fn, layout.mesh_axes), layout, names, out_names)
     return (call if is_tracing() else jax.jit(call))(*arrays)
 
 

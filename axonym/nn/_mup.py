@@ -209,8 +209,8 @@ def mup_learning_rates(tree: Any) -> Any:
 
     Returns:
         A tree with a number in the place of each array, named or plain, and None in the place of other leaves. It is a
-        prefix of the tree of updates, so it scales them by `jax.tree.map(operator.mul, factors, updates)`, and a
-        function that returns it gives the labels of `optax.multi_transform`.
+        prefix of the tree of updates, so `jax.tree.map(operator.mul, factors, updates)` scales them. It can also serve
+        as the labels of `optax.multi_transform`: pass `lambda _: factors`, since Optax calls labels that are callable.
 
     Example:
         >>> import axonym as nym

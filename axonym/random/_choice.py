@@ -34,8 +34,8 @@ def choice(
         Array with the axes of `a`, but those of `shape` in place of the axis, sharded by the active mapping.
 
     Raises:
-        ValueError: If `a` lacks the axis or has another of `shape` too, there are too few elements to draw, or `p` has
-            other axes.
+        ValueError: If `a` lacks the axis, another axis of `a` is in `shape`, there are too few elements to draw, or `p`
+            has other axes.
         TypeError: If `a` or `p` is not a named array.
 
     Example:

@@ -56,8 +56,8 @@ def dirichlet(key: jax.Array, shape: AxisSpec, alpha: NamedArray, axis: AxisSele
         Array of the axes of `shape`, then the axis of the classes, along which it sums to 1.
 
     Raises:
-        ValueError: If `alpha` lacks the axis or has one that `shape` lacks or gives another size, or `shape` has the
-            axis of the classes too.
+        ValueError: If `alpha` lacks the axis of the classes or `shape` has it, or another axis of `alpha` is not in
+            `shape` with the same size.
         TypeError: If `alpha` is not a named array.
 
     Example:
@@ -91,8 +91,8 @@ def multinomial(
         Array of the axes of `shape`, then the axis of the classes, along which it sums to `n`.
 
     Raises:
-        ValueError: If `p` lacks the axis, a parameter has one that `shape` lacks or gives another size, or `shape` has
-            the axis of the classes too.
+        ValueError: If `p` lacks the axis of the classes or `shape` has it, or another axis of a parameter is not in
+            `shape` with the same size.
         TypeError: If `p` is not a named array.
 
     Example:
@@ -139,8 +139,8 @@ def multivariate_normal(
         Array of the axes of `shape`, then the axis of the vectors.
 
     Raises:
-        ValueError: If a parameter lacks an axis, or has one that `shape` lacks or gives another size, `shape` has
-            the axis of the vectors too, or the two axes of the covariance differ in size.
+        ValueError: If a parameter lacks an axis, `shape` has the axis of the vectors, the two axes of the covariance
+            differ in size, or another axis of a parameter is not in `shape` with the same size.
         TypeError: If a parameter is not a named array.
 
     Example:
@@ -154,7 +154,7 @@ def multivariate_normal(
     check_named(cov)
     check_selected_once((axis_name(axis), axis_name(other)))
     row, col = mean.resolve_axis(axis), cov.resolve_axis(other)
-    if {cov.resolve_axis(axis).size, col.size} != {row.size}:
+    if cov.resolve_axis(axis).size != row.size or col.size != row.size:
         raise ValueError(
             f"the covariance needs axes {row.name!r} and {col.name!r} of size {row.size}, it has {format_shape(cov)}"
         )

@@ -17,9 +17,9 @@ def attend_at_once(inputs: AttentionInputs) -> NamedArray:
     swapped_precision = inputs.precision[::-1] if isinstance(inputs.precision, tuple) else inputs.precision
     positions = tuple(name for name in (inputs.QPos, inputs.KPos) if name is not None)
 
-    # Grouped queries have other axes after those that keys share. With the positions last, XLA:TPU fuses the gradient
-    # of a mask with the products that take it. Otherwise it writes an array as large as the scores: 2 % of the
-    # estimated cycles of a training step of Llama 70B, and 10 % of its temporary memory.
+    # In the natural order, an axis of grouped queries that keys lack may come between the positions. With the positions
+    # last, XLA:TPU fuses the gradient of a mask with the products that take it. Otherwise it writes an array as large
+    # as the scores: 2 % of the estimated cycles of a training step of Llama 70B, and 10 % of its temporary memory.
     score_axes = get_natural_order((query.names, key.names), inputs.Key)
     is_grouped = inputs.QPos is not None and score_axes[-2:] != positions
     if is_grouped:
@@ -36,9 +36,10 @@ def attend_at_once(inputs: AttentionInputs) -> NamedArray:
     weights = _reductions.softmax(scores, inputs.KPos)
 
     if inputs.dropout:
-        # In the natural order, so that grouped scores draw the same as those of other implementations.
-        last_axes = score_axes if is_grouped else ()
-        axes = (*(axis for axis in weights.axes if axis.name not in last_axes), *map(weights.resolve_axis, last_axes))
+        axes = weights.axes
+        if is_grouped:  # the natural order, in which other implementations draw
+            other_axes = tuple(axis for axis in axes if axis.name not in score_axes)
+            axes = (*other_axes, *map(weights.resolve_axis, score_axes))
         position_axes = tuple(map(weights.resolve_axis, positions))
         dropout_mask = draw_dropout_mask(inputs.dropout_key, inputs.dropout, axes, position_axes, (0,) * len(positions))
         weights = where(dropout_mask, weights / (1 - inputs.dropout), 0)

@@ -36,11 +36,11 @@ def cap_scores(scores: NamedArray, soft_cap: float) -> NamedArray:
 
 
 def apply_sinks(averages: NamedArray, log_sums: NamedArray, sinks: NamedArray) -> NamedArray:
-    """Scales averages as if there were one more key for each sink, with this score and a value of zero.
+    """Scales averages as if each sink were one more key, with the score of the sink and a value of zero.
 
     Args:
         averages: The result of attention without sinks.
-        log_sums: The logarithm of the sum of the exponentials of the scores of each query.
+        log_sums: The log-sum-exp of the scores of each query.
         sinks: The scores of the sinks.
     """
     return averages * cast_array(sigmoid(log_sums - cast_array(sinks, log_sums.dtype)), averages.dtype)

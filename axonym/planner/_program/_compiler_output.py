@@ -29,8 +29,8 @@ class ProgramMemory:
         host_argument_bytes: The arguments in the memory of the host.
         host_output_bytes: The results in the memory of the host.
         host_temp_bytes: Values between arguments and results in the memory of the host.
-        argument_sizes: The bytes of each argument that the program takes, with what its layout adds, in order; empty if
-            not known.
+        argument_sizes: The bytes of each argument that the program takes, in order, with the padding of its layout;
+            empty if not known.
 
     Example:
         >>> import axonym as nym
@@ -81,8 +81,8 @@ def read_buffer_assignment(text: str) -> ProgramMemory | None:
             sizes[f"{prefix}temp_bytes"] += size
     if not sizes["peak_bytes"]:
         return None
-    numbers = range(max(argument_sizes, default=-1) + 1)
-    return ProgramMemory(**sizes, argument_sizes=tuple(argument_sizes.get(number, 0) for number in numbers))
+    arguments = range(max(argument_sizes, default=-1) + 1)
+    return ProgramMemory(**sizes, argument_sizes=tuple(argument_sizes.get(argument, 0) for argument in arguments))
 
 
 def read_gpu_schedule(text: str) -> dict[str, float]:
