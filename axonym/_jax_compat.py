@@ -68,9 +68,9 @@ class _ArraySignature(inspect.Signature):
         arguments = super().bind(*args, **kwargs)
         name_arrays = self._name_arrays()
         if name_arrays is not None:
-            donated_arrays, other_arrays, static = arguments.args
+            donated, kept, static = arguments.args
             # No path of an array is equal to this name.
-            arguments.arguments = {**name_arrays(donated_arrays, other_arrays), "<static>": static}
+            arguments.arguments = {**name_arrays(donated, kept), "<static>": static}
         return arguments
 
 

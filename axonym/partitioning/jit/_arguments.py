@@ -2,7 +2,7 @@
 
 A call of `named_jit` has trees that hold arrays and anything else; `jax.jit` takes arrays and hashable static
 arguments. `ArgumentPartition` depends on the tree structure and the leaf types alone and assigns each leaf to one of
-three groups: donated arrays, other arrays and static leaves. The arrays go to `jax.jit` as two flat tuples, which it
+three groups: donated arrays, kept arrays and static leaves. The arrays go to `jax.jit` as two flat tuples, which it
 flattens fastest. The static leaves go there together with the tree structure, as a single `StaticArgs`. While JAX
 traces, `StaticArgs.merge` rebuilds the trees.
 
@@ -93,7 +93,7 @@ def is_array_type(kind: type) -> bool:
 
 
 class ArgumentPartition:
-    """Which leaves of a tree structure are donated arrays, which are other arrays, and which are static.
+    """Which leaves of a tree structure are donated arrays, which are kept arrays, and which are static.
 
     Args:
         treedef: The tree structure.
@@ -102,7 +102,7 @@ class ArgumentPartition:
         static_types: The types of the static leaves.
 
     Attributes:
-        undonated: For each leaf, whether it is an array that is not donated.
+        kept: For each leaf, whether it is an array that is not donated.
     """
 
     def __init__(
@@ -110,27 +110,27 @@ class ArgumentPartition:
     ) -> None:
         self.treedef, self.donated, self.static = treedef, donated, static
         pairs = zip(donated, static, strict=True)
-        self.undonated = tuple([not (is_donated or is_static) for is_donated, is_static in pairs])
+        self.kept = tuple([not (is_donated or is_static) for is_donated, is_static in pairs])
         self.is_donating = any(donated)
         self._has_numbers = any(map(needs_static_key, static_types))
         self._last: StaticArgs | None = None
         self._make_static_args = shared_object(lambda *keys: StaticArgs(self, keys))
-        self._only_undonated = self._make_static_args() if all(self.undonated) else None
+        self._only_kept = self._make_static_args() if all(self.kept) else None
 
     def split(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], "StaticArgs"]:
-        """Returns the donated arrays, the other arrays and the static argument; TypeError if a leaf is not hashable."""
-        if self._only_undonated is not None:
+        """Returns the donated arrays, the kept arrays and the static argument; TypeError if a leaf is not hashable."""
+        if self._only_kept is not None:
             # The most frequent case. This saves 0.5 of the 8 us that a call with one array takes.
-            return (), tuple(leaves), self._only_undonated
-        donated, undonated = tuple(compress(leaves, self.donated)), tuple(compress(leaves, self.undonated))
+            return (), tuple(leaves), self._only_kept
+        donated, kept = tuple(compress(leaves, self.donated)), tuple(compress(leaves, self.kept))
         values = tuple(compress(leaves, self.static))
         if not self._has_numbers:
-            return donated, undonated, self._make_static_args(*values)
+            return donated, kept, self._make_static_args(*values)
         # Making keys takes 1 us for a float and 8 us for a config of ten fields, and most calls pass the same objects.
         last = self._last
         if last is None or not all(map(operator.is_, values, last.values)):
             self._last = last = self._make_static_args(*map(make_static_key, values))
-        return donated, undonated, last
+        return donated, kept, last
 
 
 class StaticArgs:
@@ -145,18 +145,18 @@ class StaticArgs:
         self.partition, self.values = partition, tuple(map(get_static_value, keys))
 
     def merge_leaves(
-        self, donated: Iterable[Any], undonated: Iterable[Any], static: Iterable[Any] | None = None
+        self, donated: Iterable[Any], kept: Iterable[Any], static: Iterable[Any] | None = None
     ) -> list[Any]:
         """Returns the leaves of the arguments, with other values for the static leaves if given."""
-        donated, undonated, static = iter(donated), iter(undonated), iter(self.values if static is None else static)
+        donated, kept, static = iter(donated), iter(kept), iter(self.values if static is None else static)
         leaves: list[Any] = []
         for is_donated, is_static in zip(self.partition.donated, self.partition.static, strict=True):
             if is_static:
                 leaves.append(next(static))
             else:
-                leaves.append(next(donated if is_donated else undonated))
+                leaves.append(next(donated if is_donated else kept))
         return leaves
 
-    def merge(self, donated: Iterable[Any], undonated: Iterable[Any], static: Iterable[Any] | None = None) -> Any:
+    def merge(self, donated: Iterable[Any], kept: Iterable[Any], static: Iterable[Any] | None = None) -> Any:
         """Returns the arguments `(args, kwargs)`; see `merge_leaves`."""
-        return jax.tree.unflatten(self.partition.treedef, self.merge_leaves(donated, undonated, static))
+        return jax.tree.unflatten(self.partition.treedef, self.merge_leaves(donated, kept, static))

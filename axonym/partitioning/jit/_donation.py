@@ -105,10 +105,10 @@ def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, sign
     _check_not_deleted(leaves, partition, signature, name)
     ids = list(map(id, leaves))
     donated = list(compress(ids, partition.donated))
-    if len({*donated}) == len(donated) and {*donated}.isdisjoint(compress(ids, partition.undonated)):
+    if len({*donated}) == len(donated) and {*donated}.isdisjoint(compress(ids, partition.kept)):
         return
     owners: dict[int, int] = {}
-    for mask in (partition.donated, partition.undonated):
+    for mask in (partition.donated, partition.kept):
         for position in compress(range(len(leaves)), mask):
             leaf = leaves[position]
             if not isinstance(leaf, jax.Array) or is_traced(leaf):

@@ -75,10 +75,7 @@ class BoundMethod:
 
 
 class _Stage:
-    """A stage of JAX, the function it was made of, and what it was made for.
-
-    That is the static arguments, and the shardings of the donated and of the other arrays.
-    """
+    """A stage of JAX, its function, the static argument, and the shardings of the donated and of the kept arrays."""
 
     def __init__(self, stage: Any, fn: "NamedJit[..., Any]", static: StaticArgs, shardings: tuple[Any, Any]) -> None:
         self._stage, self._fn, self._static, self._shardings = stage, fn, static, shardings
@@ -102,10 +99,9 @@ class _Stage:
         return self._static.merge(*jax.tree.map(set_shape_sharding, self._stage.args_info[0][:2], self._shardings))
 
 
-def _list_shardings(split: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Returns the shardings of the donated and of the other arrays of a call, None for those without."""
-    donated, undonated = (tuple(getattr(leaf, "sharding", None) for leaf in part) for part in split[:2])
-    return donated, undonated
+def _list_shardings(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the sharding of each array of a call, None for those without."""
+    return tuple(getattr(array, "sharding", None) for array in arrays)
 
 
 class NamedTraced(_Stage):
@@ -144,17 +140,17 @@ class NamedCompiled(_Stage):
             TypeError: If the structure, a shape or a static value differs.
             ValueError: If the sharding of an array differs.
         """
-        donated, undonated, static = self._fn._split(args, kwargs)
+        donated, kept, static = self._fn._split(args, kwargs)
         if static is not self._static:  # equal ones are the same object
             raise TypeError(
                 "The function was compiled for arguments of another structure or other static values; `lower` and "
                 "`compile` it for these as well."
             )
         try:
-            return unpack_result(self._stage(donated, undonated))
+            return unpack_result(self._stage(donated, kept))
         except ValueError as error:
             shardings = self._stage.input_shardings[0]
-            sharding_error = self._fn._find_sharding_error(shardings, donated, undonated, static)
+            sharding_error = self._fn._find_sharding_error(shardings, donated, kept, static)
             if sharding_error is not None:
                 raise sharding_error.with_traceback(find_caller()) from None
             hide_library_frames(error)
@@ -195,6 +191,7 @@ class NamedJit(Generic[Args, R]):
         self._find_partition = cached_plan(self._plan_partition)
         self._make_partition = shared_object(ArgumentPartition)  # one for all calls whose static arguments may be equal
 
+        # A function, because `set_argument_names` sets attributes, which a bound method cannot have.
         def traced(donated: Any, kept: Any, static: StaticArgs) -> Any:
             return self._trace(donated, kept, static)
 
@@ -206,18 +203,18 @@ class NamedJit(Generic[Args, R]):
 
     def __call__(self, /, *args: Args.args, **kwargs: Args.kwargs) -> R:
         """Calls the function, compiled for these arguments; returns before the result is ready."""
-        split = self._split(args, kwargs)
+        donated, kept, static = self._split(args, kwargs)
         traces = self._traces.count
         try:  # `_run_stage`, written out to save a call in Python
-            result = self._jitted(*split)
+            result = self._jitted(donated, kept, static)
         except Exception as error:
             hide_library_frames(error)
-            argument_error = self._find_argument_error(error, *split)
+            argument_error = self._find_argument_error(error, donated, kept, static)
             if argument_error is not None:
                 raise argument_error from None
             raise
-        if split[0] and self._traces.count != traces:  # once for each trace: later calls donate the same
-            warn_unused_donation(split[0], split[2], self._signature, self._name)
+        if donated and self._traces.count != traces:  # once for each trace: later calls donate the same
+            warn_unused_donation(donated, static, self._signature, self._name)
         return unpack_result(result) if type(result) is ResultWithStatic else result
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -225,30 +222,30 @@ class NamedJit(Generic[Args, R]):
 
     def lower(self, /, *args: Any, **kwargs: Any) -> NamedLowered:
         """Lowers the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
-        split = self._split(args, kwargs)
-        lowered = self._run_stage(self._jitted.lower, split)
-        return NamedLowered(lowered, self, split[2], _list_shardings(split))
+        donated, kept, static = self._split(args, kwargs)
+        lowered = self._run_stage(self._jitted.lower, donated, kept, static)
+        return NamedLowered(lowered, self, static, (_list_shardings(donated), _list_shardings(kept)))
 
     def trace(self, /, *args: Any, **kwargs: Any) -> NamedTraced:
         """Traces the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
-        split = self._split(args, kwargs)
-        traced = self._run_stage(self._jitted.trace, split)
-        return NamedTraced(traced, self, split[2], _list_shardings(split))
+        donated, kept, static = self._split(args, kwargs)
+        traced = self._run_stage(self._jitted.trace, donated, kept, static)
+        return NamedTraced(traced, self, static, (_list_shardings(donated), _list_shardings(kept)))
 
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """Returns the result with a `jax.ShapeDtypeStruct` for each array; nothing is computed.
 
         Where a mapping shards a result, its sharding is on the active mesh.
         """
-        result = unpack_result(self._run_stage(self._jitted.eval_shape, self._split(args, kwargs)))
+        result = unpack_result(self._run_stage(self._jitted.eval_shape, *self._split(args, kwargs)))
         return result if get_abstract_mesh() is None else self._shard_result(result)
 
-    def _run_stage(self, stage: Callable[..., Any], split: tuple[Any, ...]) -> Any:
+    def _run_stage(self, stage: Callable[..., Any], donated: Any, kept: Any, static: StaticArgs) -> Any:
         try:
-            return stage(*split)
+            return stage(donated, kept, static)
         except Exception as error:
             hide_library_frames(error)
-            argument_error = self._find_argument_error(error, *split)
+            argument_error = self._find_argument_error(error, donated, kept, static)
             if argument_error is not None:
                 raise argument_error from None
             raise
@@ -293,7 +290,7 @@ class NamedJit(Generic[Args, R]):
         return self._traces.explain_last()
 
     def _split(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], StaticArgs]:
-        """Returns what `jax.jit` takes: the donated arrays, the other arrays, and the static argument."""
+        """Returns what `jax.jit` takes: the donated arrays, the kept arrays, and the static argument."""
         leaves, treedef = tree_flatten((args, kwargs))
         flags = self._donation.flag_leaves(treedef, leaves) if self._donation.depends_on_leaves else None
         partition, entry = self._find_partition(treedef, tuple(map(type, leaves)), flags)
@@ -302,12 +299,12 @@ class NamedJit(Generic[Args, R]):
         if entry is not None:
             leaves = entry.place(leaves)
         try:
-            split = partition.split(leaves)
+            donated, kept, static = partition.split(leaves)
         except TypeError:
             self._check_hashable(leaves, partition)
             raise
-        self._called.static = split[2]
-        return split
+        self._called.static = static
+        return donated, kept, static
 
     def _plan_partition(
         self, treedef: Any, types: tuple[type, ...], flags: tuple[bool, ...] | None
@@ -321,14 +318,14 @@ class NamedJit(Generic[Args, R]):
         described = self._in_mappings.describe_arguments(self._signature, treedef)
         return partition, EntrySharding(self._in_mappings, described, f"`{self._name}`, which shards its arguments,")
 
-    def _name_arrays(self, donated: tuple[Any, ...], undonated: tuple[Any, ...]) -> dict[str, Any]:
+    def _name_arrays(self, donated: tuple[Any, ...], kept: tuple[Any, ...]) -> dict[str, Any]:
         """Returns the arrays of the call that is traced next by their paths, such as `model.layers[0].weight`."""
         partition = self._called.static.partition
         paths = [keystr(leaf.path) for leaf in self._signature.describe_arguments(partition.treedef)]
-        donated_paths, undonated_paths = compress(paths, partition.donated), compress(paths, partition.undonated)
-        named = [*zip(donated_paths, donated, strict=True), *zip(undonated_paths, undonated, strict=True)]
+        donated_paths, kept_paths = compress(paths, partition.donated), compress(paths, partition.kept)
+        named = [*zip(donated_paths, donated, strict=True), *zip(kept_paths, kept, strict=True)]
         # The keys of a user's pytree need not differ.
-        return dict(named) if len(dict(named)) == len(named) else {"donated": donated, "kept": undonated}
+        return dict(named) if len(dict(named)) == len(named) else {"donated": donated, "kept": kept}
 
     def _check_hashable(self, leaves: Sequence[Any], partition: ArgumentPartition) -> None:
         """Raises a TypeError with the path of a static leaf that is not hashable."""
@@ -343,28 +340,24 @@ class NamedJit(Generic[Args, R]):
                     "not hashable; pass an array or a hashable value",
                 ) from None
 
-    def _find_argument_error(
-        self, error: Exception, donated: Any, undonated: Any, static: StaticArgs
-    ) -> ValueError | None:
+    def _find_argument_error(self, error: Exception, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
         """Returns the error that names the argument whose devices or sharding JAX's error is about, None for others."""
         described = self._signature.describe_arguments(static.partition.treedef)
-        leaves = static.merge_leaves(donated, undonated)
+        leaves = static.merge_leaves(donated, kept)
         argument_error = find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
         if argument_error is None:
             argument_error = find_ambiguity_error(error, self._name, described, leaves)
         # JAX's own frames are hidden already; the error takes the place of JAX's, at the user's line that led to it.
         return None if argument_error is None else argument_error.with_traceback(error.__traceback__ or find_caller())
 
-    def _find_sharding_error(
-        self, shardings: Any, donated: Any, undonated: Any, static: StaticArgs
-    ) -> ValueError | None:
+    def _find_sharding_error(self, shardings: Any, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
         """Returns the error for an argument with another sharding than the function was compiled for, or None."""
         described = self._signature.describe_arguments(static.partition.treedef)
-        leaves = static.merge_leaves(donated, undonated)
+        leaves = static.merge_leaves(donated, kept)
         return find_sharding_error(self._name, described, leaves, static.merge_leaves(*shardings))
 
-    def _trace(self, donated: tuple[Any, ...], undonated: tuple[Any, ...], static: StaticArgs) -> Any:
-        args, kwargs = static.merge(donated, undonated)
+    def _trace(self, donated: tuple[Any, ...], kept: tuple[Any, ...], static: StaticArgs) -> Any:
+        args, kwargs = static.merge(donated, kept)
         is_sharding = bool(self._mapping) if self._out_mappings is None else self._out_mappings.is_sharding
         if is_sharding:
             require_mesh(f"`{self._name}`, which has a mapping of its own,")
@@ -373,7 +366,7 @@ class NamedJit(Generic[Args, R]):
             with enter_scope("", None, (*args, *kwargs.values())):
                 result = self._fn(*args, **kwargs)
         result = pack_result(self._shard_result(result))
-        self._traces.record(donated, undonated, static)
+        self._traces.record(donated, kept, static)
         return result
 
     def _shard_result(self, result: Any) -> Any:

@@ -52,7 +52,7 @@ class _Trace(NamedTuple):
 
     static: StaticArgs
     donated: tuple[Any, ...]  # the types of the donated arrays
-    undonated: tuple[Any, ...]
+    kept: tuple[Any, ...]  # those of the others
     mapping: AxisMapping | None
     mesh: AbstractMesh | None
     settings: tuple[Any, ...]
@@ -68,9 +68,9 @@ class Traces:
         self._is_cleared = False
         self.count = 0
 
-    def record(self, donated: tuple[Any, ...], undonated: tuple[Any, ...], static: StaticArgs) -> None:
+    def record(self, donated: tuple[Any, ...], kept: tuple[Any, ...], static: StaticArgs) -> None:
         """Records what a trace depends on; called inside the traced function."""
-        types = tuple(map(jax.typeof, donated)), tuple(map(jax.typeof, undonated))
+        types = tuple(map(jax.typeof, donated)), tuple(map(jax.typeof, kept))
         settings = tuple(getattr(jax.config, name, None) for name in _SETTINGS)
         trace = _Trace(static, *types, current_mapping(), get_abstract_mesh(), settings)
         self._recent.append(trace)
@@ -198,9 +198,9 @@ def _describe_trace(trace: _Trace, signature: Signature) -> _Nodes:
     for name, value in zip(_SETTINGS, trace.settings, strict=True):
         nodes[f"JAX's setting `{name}`",] = _make_static(value)
     donated = [_Array(array_type, True) for array_type in trace.donated]
-    undonated = [_Array(array_type, False) for array_type in trace.undonated]
+    kept = [_Array(array_type, False) for array_type in trace.kept]
     static = [_make_static(make_static_key(value)) for value in trace.static.values]
-    args, kwargs = trace.static.merge(donated, undonated, static)
+    args, kwargs = trace.static.merge(donated, kept, static)
     for number, (name, value) in enumerate(signature.name_arguments(args, kwargs)):
         nodes.update(_walk_nodes((name,), value))
         nodes[name, " passed by"] = _make_static("position" if number < len(args) else "keyword")
