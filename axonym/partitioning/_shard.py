@@ -1,7 +1,8 @@
 """`shard` places the arrays of a tree by the names of their axes; `pspec_for` and the like return where it would.
 
-Nearly all trees are placed by the names of their named arrays, in one walk; others are described leaf by leaf, and
-their plain arrays are passed to the fallback rule of the mapping.
+A tree is placed by the names of its named arrays, in one walk, if they are all that counts. If fields of modules or a
+fallback rule count, too, its leaves are described first. Those of the arguments of `named_jit` always are, because one
+description serves all calls with the same structure.
 """
 
 import warnings
@@ -206,10 +207,10 @@ def shard_by_mapping(tree: T, mapping: AxisMapping | None, mesh: MeshLike | None
     described = describe_leaves(tree)
     if not _have_mappings(described):
         return tree
-    return _shard_described(tree, skip_unmapped_leaves(described), AxisMapping(), mesh)
+    return _shard_described(tree, drop_unmapped_names(described), AxisMapping(), mesh)
 
 
-def skip_unmapped_leaves(described: list[LeafInfo]) -> list[LeafInfo]:
+def drop_unmapped_names(described: list[LeafInfo]) -> list[LeafInfo]:
     """Returns descriptions of leaves, without names where they have no mapping of their own."""
     return [leaf._replace(names=None, declared=False) if leaf.mapping is None else leaf for leaf in described]
 

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from .._active_mesh import get_active_mesh, require_mesh
 from .._leaves import LeafInfo, describe_leaves
 from .._mapping import AxisMapping, ResourceMapping, as_mapping
-from .._shard import shard_by_mapping, shard_leaves, shard_tree, skip_unmapped_leaves
+from .._shard import drop_unmapped_names, shard_by_mapping, shard_leaves, shard_tree
 from ._arguments import ArgumentKey, Signature, fill_tree
 
 
@@ -35,9 +35,9 @@ class Mappings:
             self.common = as_mapping(mappings) or AxisMapping()
         self.is_sharding = bool(self.common) or any(self.by_position or ())
 
-    def find_stored(self, computing: AxisMapping | None) -> AxisMapping | None:
-        """Returns the mapping by which parameters are stored: the only one besides `computing`, or else None."""
-        mappings = {*(self.by_position or (self.common,))} - {None, computing}
+    def find_stored(self, mapping: AxisMapping | None) -> AxisMapping | None:
+        """Returns the mapping by which parameters are stored: the only one of these that is not `mapping`, or None."""
+        mappings = {*(self.by_position or (self.common,))} - {None, mapping}
         return mappings.pop() if len(mappings) == 1 else None
 
     def check_arity(self, signature: Signature) -> None:
@@ -53,7 +53,7 @@ class Mappings:
         if self.by_position is None:
             return signature.describe_arguments(treedef)
         args, kwargs = fill_tree(treedef)
-        leaves: list[LeafInfo] = []
+        described: list[LeafInfo] = []
         for number, (name, value) in enumerate(signature.name_arguments(args, kwargs)):
             position: int | None = number
             if number >= len(args):  # passed by keyword
@@ -64,9 +64,9 @@ class Mappings:
                     f"{position + 1}; give one for each argument by position, with None to leave an argument as it is"
                 )
             mapping = None if position is None else self.by_position[position]
-            described = describe_leaves(value, (ArgumentKey(name),), mapping)
-            leaves += skip_unmapped_leaves(described) if mapping is None else described
-        return leaves
+            part = describe_leaves(value, (ArgumentKey(name),), mapping)
+            described += drop_unmapped_names(part) if mapping is None else part
+        return described
 
     def shard_results(self, result: Any, default: AxisMapping | None, name: str) -> Any:
         """Returns the result of a function, each part sharded by its mapping, or by `default` if it has none."""
@@ -90,20 +90,20 @@ class EntrySharding:
 
     def __init__(self, mappings: Mappings, described: list[LeafInfo], purpose: str) -> None:
         self._mappings, self._described, self._purpose = mappings, described, purpose
-        self._layout_in_place: Any = None
+        self._final_places: Any = None  # mesh, shapes and shardings of a call with all arguments in place
         used_mappings = {mappings.common, *(leaf.mapping for leaf in described)}
         # A fallback rule may depend on more than shapes and shardings, so it is asked at every call.
-        self._depends_on_layout_alone = all(mapping is None or mapping.fallback is None for mapping in used_mappings)
+        self._asks_rule = any(mapping is not None and mapping.fallback is not None for mapping in used_mappings)
 
     def place(self, leaves: list[Any]) -> list[Any]:
         """Returns the leaves of a call, moved where they are not in place."""
         mesh = require_mesh(self._purpose) if self._mappings.is_sharding else get_active_mesh()
         if not isinstance(mesh, Mesh):  # tracers are constrained, and have no sharding to look at
             return shard_leaves(leaves, self._described, self._mappings.common, mesh)
-        layout = mesh, [getattr(x, "shape", None) for x in leaves], [getattr(x, "sharding", None) for x in leaves]
-        if self._layout_in_place == layout:
+        places = mesh, [getattr(x, "shape", None) for x in leaves], [getattr(x, "sharding", None) for x in leaves]
+        if self._final_places == places:
             return leaves
         placed = shard_leaves(leaves, self._described, self._mappings.common, mesh)
-        if placed is leaves and self._depends_on_layout_alone:
-            self._layout_in_place = layout
+        if placed is leaves and not self._asks_rule:
+            self._final_places = places
         return placed
