@@ -39,7 +39,7 @@ class ActiveMapping(tuple[object]):
     """
 
     mapping: AxisMapping
-    stored: AxisMapping | None
+    stored: AxisMapping | None  # by which parameters are sharded until they are used
 
     def __new__(cls, mapping: AxisMapping, stored: AxisMapping | None = None) -> Self:
         active = super().__new__(cls, (_find_mapping_key(mapping, stored),))
@@ -187,7 +187,7 @@ class axis_mapping(contextlib.ContextDecorator):
         mapping, outer = self._mapping, current_mapping()
         if self._merge and outer is not None:
             mapping = outer.merged(mapping, fallback=self._fallback, uneven=self._uneven)
-        manager = activate_mapping(mapping)
+        manager = context(ActiveMapping(mapping))
         manager.__enter__()
         self._active.managers.append(manager)
         return self
@@ -199,8 +199,3 @@ class axis_mapping(contextlib.ContextDecorator):
         traceback: TracebackType | None,
     ) -> None:
         self._active.managers.pop().__exit__(kind, error, traceback)
-
-
-def activate_mapping(mapping: AxisMapping, stored: AxisMapping | None = None) -> Any:
-    """Returns a context manager that activates a mapping; parameters are sharded by `stored` until they are used."""
-    return context(ActiveMapping(mapping, stored))

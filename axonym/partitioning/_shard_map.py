@@ -20,9 +20,10 @@ from ..named._axis_layout import get_entry_axes, make_spec_entry
 from ..named._base import format_shape
 from ..named._broadcasting import jit_inline
 from ..named._format import format_axes, suggest_name
+from ..named._sharding import context
 from ..named._static_result import is_array
 from ..named._traceback import make_error
-from ._active_mapping import activate_mapping
+from ._active_mapping import ActiveMapping
 from ._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
 from ._mapping import AxisMapping, ResourceMapping, as_mapping
 from ._placement import constrain_arrays, rewrap_arrays, select_axis_type
@@ -153,7 +154,7 @@ def shard_map(
 
         def body(dynamic: Any) -> Any:
             args, kwargs = eqx.combine(dynamic, static)
-            with activate_mapping(region.mapping):
+            with context(ActiveMapping(region.mapping)):
                 arrays, static_result = eqx.partition(fn(*args, **kwargs), is_array)
             static_results[:] = [static_result]
             return arrays

@@ -20,9 +20,10 @@ from ...named._arguments import check_flag
 from ...named._cache import cached_plan, shared_object
 from ...named._format import format_value, suggest_name
 from ...named._named_call import enter_scope
+from ...named._sharding import context
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
 from ...named._traceback import find_caller, find_stacklevel, hide_library_frames, make_error
-from .._active_mapping import activate_mapping
+from .._active_mapping import ActiveMapping
 from .._active_mesh import get_abstract_mesh, require_mesh
 from .._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
 from .._shard import shard_by_mapping
@@ -179,12 +180,18 @@ class NamedJit(Generic[Args, R]):
         retrace_warning: bool,
         options: Mapping[str, Any],
     ) -> None:
+        if not callable(fn):
+            raise make_error(
+                TypeError,
+                f"`named_jit` compiles a function, not {format_value(fn)}; give a mapping as `axis_resources=`.",
+            )
         functools.update_wrapper(self, fn, updated=())
         self.options = {"donate_args": donation[0], "donate_kwargs": donation[1], **options}
         self._fn: Callable[..., Any] = fn
         self._signature = Signature(fn)
         self._mapping = mapping
         self._in_mappings, self._out_mappings = in_mappings, out_mappings
+        self._stored = None if in_mappings is None else in_mappings.find_stored(mapping)
         if in_mappings is not None:
             in_mappings.check_arity(self._signature)
         self._donation = Donation(self._signature, *donation)
@@ -361,8 +368,7 @@ class NamedJit(Generic[Args, R]):
         is_sharding = bool(self._mapping) if self._out_mappings is None else self._out_mappings.is_sharding
         if is_sharding:
             require_mesh(f"`{self._name}`, which has a mapping of its own,")
-        stored = None if self._in_mappings is None else self._in_mappings.find_stored(self._mapping)
-        with contextlib.nullcontext() if self._mapping is None else activate_mapping(self._mapping, stored):
+        with contextlib.nullcontext() if self._mapping is None else context(ActiveMapping(self._mapping, self._stored)):
             with enter_scope("", None, (*args, *kwargs.values())):
                 result = self._fn(*args, **kwargs)
         result = pack_result(self._shard_result(result))
@@ -483,20 +489,13 @@ def named_jit(
             f"`compiler_options` is a mapping from options of XLA to values, not {format_value(compiler_options)}.",
         )
 
-    def compile_function(fn: Any) -> NamedJit[..., Any]:
-        if not callable(fn):
-            raise make_error(
-                TypeError,
-                f"`named_jit` compiles a function, not {format_value(fn)}; give a mapping as `axis_resources=`.",
-            )
-        return NamedJit(
-            fn,
-            None if axis_resources is None else as_mapping(axis_resources),
-            None if in_axis_resources is None else Mappings(in_axis_resources),
-            None if out_axis_resources is None else Mappings(out_axis_resources),
-            (donate_args, donate_kwargs),
-            retrace_warning,
-            jit_options,
-        )
-
+    compile_function = functools.partial(
+        NamedJit,
+        mapping=None if axis_resources is None else as_mapping(axis_resources),
+        in_mappings=None if in_axis_resources is None else Mappings(in_axis_resources),
+        out_mappings=None if out_axis_resources is None else Mappings(out_axis_resources),
+        donation=(donate_args, donate_kwargs),
+        retrace_warning=retrace_warning,
+        options=jit_options,
+    )
     return compile_function if fn is None else compile_function(fn)
