@@ -21,11 +21,8 @@ class Ambient(Protocol):
         """Returns the array with the sharding of its names."""
         ...
 
-    def gather(self, array: Any, names: Names, reduced: bool) -> Any:
-        """Returns a parameter with the sharding of its names; its gradient is sharded as the stored parameter.
-
-        With `reduced`, it may be typed so; see `_reduced_types.py`.
-        """
+    def gather(self, array: Any, names: Names, may_be_reduced: bool) -> Any:
+        """Returns a parameter with the sharding of its names; its gradient is sharded as the stored parameter."""
         ...
 
     def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
@@ -54,6 +51,23 @@ def constrain_sharding(x: N) -> N:
 def place_array(x: N) -> N:
     """Shards the result of a compiled function by name; within a trace that function has done so already."""
     return x if is_traced(x.array) else constrain_sharding(x)
+
+
+def gather_parameter(parameter: N, *, may_be_reduced: bool = True) -> N:
+    """Returns a parameter sharded by the active mapping, gathered from its stored shards if it is stored by another.
+
+    The gradient is scattered back to the stored shards.
+
+    Args:
+        parameter: The parameter.
+        may_be_reduced: Whether it may be typed `reduced` on an Explicit mesh, see `_reduced_types.py`: all that uses it
+            is `dot` without a replacement of `dot_general`, an arithmetic function, or a lookup along an axis that is
+            not sharded.
+    """
+    ambient = context.value
+    if ambient is None or not parameter.names:
+        return parameter
+    return with_array(parameter, ambient.gather(parameter.array, parameter.names, may_be_reduced))
 
 
 def get_out_sharding(names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:

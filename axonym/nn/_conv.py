@@ -18,9 +18,9 @@ from ..named._base import N, with_array
 from ..named._broadcasting import cached_jit, get_array
 from ..named._named_call import named_call
 from ..named._operation import run_operation, use_operand_layout
-from ..named._sharding import constrain_sharding, reshard_by_name
+from ..named._sharding import constrain_sharding, gather_parameter, reshard_by_name
 from ..random._keys import as_plain_key
-from ._layer import Layer, check_input, gather_parameter
+from ._layer import Layer, check_input
 from ._linear import Initializer, initialize_bias, initialize_weight
 from ._map_shards import find_layout, shard_map_by_name
 from ._window import (
@@ -230,7 +230,7 @@ class _Convolution(Layer):
                 shorter than the window along a spatial axis.
         """
         check_input(self._describe(), x, (*self.Spatial, self.In), (self.Out.name,))
-        result = convolve(x, gather_parameter(self.weight, reduced=False), self._plan(x))
+        result = convolve(x, gather_parameter(self.weight, may_be_reduced=False), self._plan(x))
         return constrain_sharding(result if self.bias is None else result + gather_parameter(self.bias))
 
     def _describe(self) -> str:

@@ -15,9 +15,9 @@ from ..named._dot import dot
 from ..named._format import format_value
 from ..named._index import take
 from ..named._named_call import enter_function_scope, named_call
-from ..named._sharding import constrain_sharding, reshard_by_name
+from ..named._sharding import constrain_sharding, gather_parameter, reshard_by_name
 from ..tree_util import resize_axis
-from ._layer import Layer, check_input, format_layer_axes, gather_parameter, read_known_values
+from ._layer import Layer, check_input, format_layer_axes, read_known_values
 from ._linear import Initializer, draw_scaled_normal, initialize_weight
 from ._map_shards import find_mesh_axes
 
@@ -105,7 +105,7 @@ class Embedding(Layer):
                 f"{layer}: id {bad_id} in {format_shape(ids)} is out of range for {size} elements; compare the "
                 "vocabulary with that of the tokenizer, or enlarge it with `resize_vocab`"
             )
-        weight = gather_parameter(self.weight, reduced=not find_mesh_axes(self.Vocab))
+        weight = gather_parameter(self.weight, may_be_reduced=not find_mesh_axes(self.Vocab))
         with enter_function_scope("take", (self.Vocab.name,), tuple(axis.name for axis in self.Embed)):
             vectors = take(weight, self.Vocab, ids)
         return constrain_sharding(vectors)

@@ -9,9 +9,8 @@ import numpy as np
 
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, AxisSpec, Names, find_axes, get_names_and_sizes, parse_axes
-from ..named._base import format_shape, is_traced, with_array
+from ..named._base import format_shape, is_traced
 from ..named._format import format_axes
-from ..named._sharding import context
 from ..named._traceback import make_error
 
 
@@ -86,22 +85,6 @@ def read_known_values(x: NamedArray) -> np.ndarray | None:
     if is_traced(x.array) or not getattr(x.array, "is_fully_addressable", True):
         return None
     return np.asarray(x.array)
-
-
-def gather_parameter(parameter: NamedArray, *, reduced: bool = True) -> NamedArray:
-    """Returns a parameter sharded by the active mapping, gathered from its stored shards if it is stored by another.
-
-    The gradient is scattered back to the stored shards.
-
-    Args:
-        parameter: The parameter.
-        reduced: Whether the parameter may be typed `reduced` on an Explicit mesh: all that uses it is `dot` without a
-            replacement of `dot_general`, an arithmetic function, or a lookup along an axis that is not sharded.
-    """
-    ambient = context.value
-    if ambient is None or not parameter.names:
-        return parameter
-    return with_array(parameter, ambient.gather(parameter.array, parameter.names, reduced))
 
 
 def merge_axes(axes: tuple[Axis, ...], name: str) -> tuple[Axis, ...]:

@@ -18,10 +18,10 @@ from ..named._dot import check_dot_general, dot
 from ..named._format import format_axes, format_value
 from ..named._named_call import named_call
 from ..named._operation import run_operation
-from ..named._sharding import constrain_sharding, context, place_array
+from ..named._sharding import constrain_sharding, context, gather_parameter, place_array
 from ..random import truncated_normal
 from ..random._keys import as_plain_key
-from ._layer import Layer, check_input, format_layer_axes, gather_parameter, merge_axes, replace_axes
+from ._layer import Layer, check_input, format_layer_axes, merge_axes, replace_axes
 
 
 Initializer: TypeAlias = Callable[..., Any]
@@ -274,7 +274,7 @@ class Linear(Layer):
             ValueError: If `x` lacks an input axis or has an output axis.
         """
         check_input(_format_linear(self.In, self.Out), x, self.In, tuple(axis.name for axis in self.Out))
-        weight = gather_parameter(self.weight, reduced=self.dot_general is None)
+        weight = gather_parameter(self.weight, may_be_reduced=self.dot_general is None)
         result = dot(x, weight, axis=self.In, dot_general=self.dot_general)
         return constrain_sharding(result if self.bias is None else result + gather_parameter(self.bias))
 

@@ -20,8 +20,8 @@ from ..named._named_call import enter_function_scope
 from ..named._operation import use_operand_layout
 from ..named._reduce import _reductions
 from ..named._reduced_types import get_reduced_axes, set_reduced_axes
-from ..named._sharding import constrain_sharding, reshard_by_name
-from ._layer import check_axes_among, check_input, gather_parameter, widen_array, widen_dtype
+from ..named._sharding import constrain_sharding, gather_parameter, reshard_by_name
+from ._layer import check_axes_among, check_input, widen_array, widen_dtype
 from ._map_shards import find_layout, shard_map_by_name
 
 

@@ -34,10 +34,10 @@ from ..named._named_call import enter_function_scope, named_call
 from ..named._reduce._reductions import logsumexp, mean, softmax, sum
 from ..named._search import top_k as find_largest
 from ..named._shape._rearrange import rearrange
-from ..named._sharding import constrain_sharding
+from ..named._sharding import constrain_sharding, gather_parameter
 from ..random import split
 from ._activations import silu
-from ._layer import Layer, check_input, format_layer_axes, gather_parameter, read_known_values, widen_array
+from ._layer import Layer, check_input, format_layer_axes, read_known_values, widen_array
 from ._linear import draw_scaled_normal
 from ._map_shards import check_sharded_apart, map_shards
 
@@ -306,12 +306,12 @@ class MoELinear(Layer):
         name = _format_moe_linear(self.Experts, self.In, self.Out)
         check_input(name, x, self.In, (self.Experts.name, *(axis.name for axis in self.Out)))
         check_input(f"{name} (group sizes)", group_sizes, self.Experts)
-        result = ragged_dot(x, gather_parameter(self.weight, reduced=False), group_sizes, self.In)
+        result = ragged_dot(x, gather_parameter(self.weight, may_be_reduced=False), group_sizes, self.In)
         if self.bias is None:
             return result
         # The bias of each row is a product as well, with inputs of size 1, so that it is not gathered either.
         inputs = tuple(axis.resize(1) for axis in self.In) or (Axis("in", 1),)
-        bias = gather_parameter(self.bias, reduced=False)
+        bias = gather_parameter(self.bias, may_be_reduced=False)
         weight = rearrange(bias.broadcast_axis(inputs), (self.Experts, *inputs, ...))
         rows = ones((result.axes[0], *inputs), bias.dtype)
         return constrain_sharding(result + ragged_dot(rows, weight, group_sizes, inputs))
@@ -738,10 +738,10 @@ class MixtureOfExperts(Layer):
 
         input_matrices = [self.up] if self.gate is None else [self.gate, self.up]
         # `shard_map` takes plain parameters, not such that are typed `reduced`.
-        matrices = [gather_parameter(matrix, reduced=False) for matrix in (*input_matrices, self.down)]
+        matrices = [gather_parameter(matrix, may_be_reduced=False) for matrix in (*input_matrices, self.down)]
         operands = [
             rearrange(x, (*tokens, self.Embed)),
-            gather_parameter(self.router.weight, reduced=False),
+            gather_parameter(self.router.weight, may_be_reduced=False),
             *(rearrange(matrix, (Experts, self.Embed, self.Mlp)) for matrix in matrices[:-1]),
             rearrange(matrices[-1], (Experts, self.Mlp, self.Embed)),
         ]

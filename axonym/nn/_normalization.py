@@ -30,17 +30,8 @@ from ..named._format import format_value
 from ..named._named_call import format_scope, name_compiled, named_call
 from ..named._operation import run_operation
 from ..named._reduce._reductions import mean as compute_mean, var as compute_variance
-from ..named._sharding import constrain_sharding
-from ._layer import (
-    Layer,
-    cast_array,
-    check_input,
-    format_layer_axes,
-    gather_parameter,
-    merge_axes,
-    replace_axes,
-    widen_array,
-)
+from ..named._sharding import constrain_sharding, gather_parameter
+from ._layer import Layer, cast_array, check_input, format_layer_axes, merge_axes, replace_axes, widen_array
 
 
 class _Normalization(Layer):

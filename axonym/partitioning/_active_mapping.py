@@ -52,16 +52,17 @@ class ActiveMapping(tuple[object]):
         with jax.named_scope(format_scope("shard", names)):
             return shard_array(array, names, self.mapping)
 
-    def gather(self, array: Any, names: Names, reduced: bool) -> Any:
+    def gather(self, array: Any, names: Names, may_be_reduced: bool) -> Any:
         if self.stored is None or self.stored == self.mapping or (mesh := get_abstract_mesh()) is None:
             return self.constrain(array, names)
         with jax.named_scope(format_scope("gather", names)):
             if AxisType.Auto in mesh.axis_types:
-                # Constrained as it is stored, too, so that each layer gathers only its own slice, and the gradient is
-                # reduced to shards. On an Explicit mesh types do both.
+                # The type of a parameter states how it is stored over Explicit mesh axes. Over Auto ones the compiler
+                # learns it here: each layer then gathers only its own slice, and the gradient, which meets both
+                # constraints in reverse, is reduced to shards.
                 with contextlib.suppress(ValueError):  # a slice need not be divisible where its parameter is
                     array = shard_array(array, names, self.stored)
-            if reduced and jnp.issubdtype(array.dtype, jnp.inexact):
+            if may_be_reduced and jnp.issubdtype(array.dtype, jnp.inexact):
                 if batch_axes := find_batch_axes(self.mapping, self.stored, mesh):
                     sharding = resolve_sharding(names, array.shape, self.mapping, mesh)
                     return gather_reduced(array, sharding, batch_axes)

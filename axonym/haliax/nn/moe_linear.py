@@ -8,8 +8,7 @@ import jax
 from ... import nn
 from ...named._axis import Axis, AxisSpec, parse_axes, parse_one_axis
 from ...named._named_call import named_call
-from ...named._sharding import constrain_sharding
-from ...nn._layer import gather_parameter
+from ...named._sharding import constrain_sharding, gather_parameter
 from .._array import NamedArray, convert_result
 
 
