@@ -42,13 +42,13 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
             if current is None or not _is_equivalent(current, sharding, leaf.ndim):
                 moves[position] = resolve_unconstrained(sharding, current)
     if constraints:
-        constrained = constrain_arrays([leaves[position] for position in constraints], [*constraints.values()])
-        changed.update(zip(constraints, constrained, strict=True))
+        placed = constrain_arrays([leaves[position] for position in constraints], [*constraints.values()])
+        changed.update(zip(constraints, placed, strict=True))
     if moves:
         if not isinstance(mesh, Mesh):
             raise ValueError("arrays can only be placed on a mesh with devices; on an abstract one, shard their shapes")
-        moved = jax.device_put([leaves[position] for position in moves], list(moves.values()))
-        changed.update(zip(moves, moved, strict=True))
+        placed = jax.device_put([leaves[position] for position in moves], list(moves.values()))
+        changed.update(zip(moves, placed, strict=True))
     return [changed.get(position, leaf) for position, leaf in enumerate(leaves)] if changed else leaves
 
 
@@ -91,27 +91,27 @@ def _is_equivalent(current: jax.sharding.Sharding, sharding: NamedSharding, ndim
 
 def constrain_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[Any]:
     """Returns arrays with shardings inside a traced function: resharded over Explicit, constrained over Auto axes."""
-    constrained = [*arrays]
+    placed = [*arrays]
     explicit: dict[int, NamedSharding] = {}
     auto: dict[int, NamedSharding] = {}
     auto_in_jit: dict[int, NamedSharding] = {}
     for position, sharding in enumerate(shardings):
         part = select_axis_type(sharding, AxisType.Explicit)
-        if part is not None and jax.typeof(constrained[position]).sharding != part:
+        if part is not None and jax.typeof(placed[position]).sharding != part:
             explicit[position] = part
-    _replace_arrays(constrained, explicit, jax.reshard)
+    _replace_arrays(placed, explicit, jax.reshard)
     for position, sharding in enumerate(shardings):
         part = select_axis_type(sharding, AxisType.Auto)
         if part is not None:
-            current = jax.typeof(constrained[position]).sharding
+            current = jax.typeof(placed[position]).sharding
             needs_jit = current.mesh.empty or any(current.spec)
             (auto_in_jit if needs_jit else auto)[position] = part
     # Only compiled code moves an array made before the mesh was set, which is not on it, and only compiled code keeps
     # Explicit axes that an array is sharded over (docs/known-faults.md). So this is a separate jitted call, because
     # `jax.grad` and `jax.checkpoint` outside jit evaluate the trace without compiling it.
-    _replace_arrays(constrained, auto, jax.lax.with_sharding_constraint)
-    _replace_arrays(constrained, auto_in_jit, _constrain_in_jit)
-    return constrained
+    _replace_arrays(placed, auto, jax.lax.with_sharding_constraint)
+    _replace_arrays(placed, auto_in_jit, _constrain_in_jit)
+    return placed
 
 
 def _replace_arrays(arrays: list[Any], shardings: dict[int, NamedSharding], place: Callable[[Any, Any], Any]) -> None:
