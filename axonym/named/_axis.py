@@ -275,6 +275,18 @@ def check_rank(names: Names, sizes: Sequence[int]) -> None:
         )
 
 
+def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> dict[str, int]:
+    """Returns the size of each name of the operands; raises a ValueError if one name has two sizes."""
+    known_sizes: dict[str, int] = {}
+    for names, sizes in operands:
+        check_rank(names, sizes)
+        for name, size in zip(names, sizes, strict=True):
+            if known_sizes.setdefault(name, size) != size:
+                text = " and ".join(format_axes(names, sizes) for names, sizes in operands)
+                raise make_error(ValueError, f"axis {name!r} has size {known_sizes[name]} and size {size} in {text}")
+    return known_sizes
+
+
 def complete_order(names: Names, sizes: Sequence[int], order: PartialAxisSpec) -> Names:
     """Returns all names in a partial order, in which `...` means all other names in the order of the array."""
     listed_names = tuple(names[find_axis(names, sizes, item)] for item in order if item is not ...)

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax_compat import get_inline_option, is_sharding_type_error
-from ._axis import Names, check_rank
+from .._jax_compat import is_sharding_type_error
+from ._axis import Names, check_matching_sizes, check_rank
 from ._axis_layout import get_entry_axes
 from ._base import N, NamedBase, format_shape, with_array
-from ._cache import cached_plan
+from ._cache import cached_jit, cached_plan, jit_inline
 from ._format import format_axes, format_value, suggest_name
 from ._operation import run_operation
 from ._reduced_types import broadcast_reduced, get_reduced_axes
@@ -27,11 +27,6 @@ from ._traceback import make_error
 
 Operand: TypeAlias = tuple[Names, tuple[int, ...]]
 """The names and sizes of an operand, both empty for a number."""
-
-
-def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that is compiled once per signature outside of traces, and inlined within them."""
-    return jax.jit(fn, inline=get_inline_option())
 
 
 def align_axes(array: Any, names: Names, target: Names) -> Any:
@@ -45,18 +40,6 @@ def align_axes(array: Any, names: Names, target: Names) -> Any:
     if order != tuple(range(len(order))):
         array = jnp.transpose(array, order)
     return jnp.expand_dims(array, tuple(dim for dim, name in enumerate(target) if name not in names))
-
-
-def check_matching_sizes(*operands: Operand) -> dict[str, int]:
-    """Returns the size of each name of the operands; raises a ValueError if one name has two sizes."""
-    known_sizes: dict[str, int] = {}
-    for names, sizes in operands:
-        check_rank(names, sizes)
-        for name, size in zip(names, sizes, strict=True):
-            if known_sizes.setdefault(name, size) != size:
-                text = " and ".join(format_axes(names, sizes) for names, sizes in operands)
-                raise make_error(ValueError, f"axis {name!r} has size {known_sizes[name]} and size {size} in {text}")
-    return known_sizes
 
 
 def _make_broadcast_error(operands: tuple[Operand, ...], widest: Names) -> ValueError:
@@ -239,16 +222,6 @@ def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
 
 
 _NO_AXES: Operand = ((), ())
-
-
-@cached_plan
-def cached_jit(fn: Callable[..., Any], *static: Hashable) -> Callable[..., Any]:
-    """Returns `fn` with its first arguments fixed, compiled once per signature of the arrays that follow them.
-
-    The active mapping and mesh are part of JAX's own cache key, so `fn` may read them while it is traced. `fn` is a
-    function of this package: for a function of the user, a cache would ignore later changes of values that it reads.
-    """
-    return jit_inline(functools.partial(fn, *static))
 
 
 def apply_to_whole_axes(

@@ -7,7 +7,10 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import jax
 import numpy as np
+
+from .._jax_compat import get_inline_option
 
 
 class StaticKey(tuple[Any, ...]):
@@ -66,6 +69,21 @@ CACHE_SIZE = 8192  # plans are small; one evicted too early is compiled again
 
 cached_plan = functools.lru_cache(maxsize=CACHE_SIZE)
 """Decorator that caches the results of a planning function for hashable arguments."""
+
+
+def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that is compiled once per signature outside of traces, and inlined within them."""
+    return jax.jit(fn, inline=get_inline_option())
+
+
+@cached_plan
+def cached_jit(fn: Callable[..., Any], *static: Hashable) -> Callable[..., Any]:
+    """Returns `fn` with its first arguments fixed, compiled once per signature of the arrays that follow them.
+
+    The active mapping and mesh are part of JAX's own cache key, so `fn` may read them while it is traced. `fn` is a
+    function of this package: for a function of the user, a cache would ignore later changes of values that it reads.
+    """
+    return jit_inline(functools.partial(fn, *static))
 
 
 def shared_object(make: Callable[..., Any]) -> Any:

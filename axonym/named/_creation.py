@@ -13,7 +13,8 @@ from ._arguments import check_dtype
 from ._array import NamedArray
 from ._axis import Axis, AxisSelector, AxisSpec, Names, get_names_and_sizes, parse_axes, parse_one_axis
 from ._base import N, NamedBase, check_named, with_array
-from ._broadcasting import cached_jit, check_scalar
+from ._broadcasting import check_scalar
+from ._cache import cached_jit
 from ._format import format_value
 from ._numpy_input import find_range_problem
 from ._sharding import constrain_sharding, get_out_sharding, place_array

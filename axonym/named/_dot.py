@@ -14,6 +14,7 @@ from ._axis import (
     Names,
     PartialAxisSpec,
     axis_name,
+    check_matching_sizes,
     check_selected_once,
     complete_order,
     find_axis,
@@ -22,8 +23,7 @@ from ._axis import (
     parse_selection,
 )
 from ._base import N, NamedBase, check_named, format_shape, with_array
-from ._broadcasting import check_matching_sizes, jit_inline
-from ._cache import cached_plan
+from ._cache import cached_plan, jit_inline
 from ._format import format_axes, format_value
 from ._named_call import format_scope, name_compiled
 from ._operation import run_operation

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from ._axis import AxisSelector, Names, intern_names
+from ._axis import AxisSelector, Names, check_matching_sizes, intern_names
 from ._base import N, check_named
-from ._broadcasting import check_matching_sizes
 from ._cache import cached_plan
 from ._dot import contract_axes, get_natural_order
 from ._format import format_axes, format_value, suggest_name

@@ -18,8 +18,8 @@ from ._axis import (
     parse_selection,
 )
 from ._base import N, check_named, with_array
-from ._broadcasting import Operand, align_axes, broadcast_names, jit_inline
-from ._cache import cached_plan
+from ._broadcasting import Operand, align_axes, broadcast_names
+from ._cache import cached_plan, jit_inline
 from ._format import format_axes
 from ._operation import run_operation
 from ._sharding import reshard_by_name

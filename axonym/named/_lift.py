@@ -15,6 +15,7 @@ from ._axis import (
     AxisSelector,
     Names,
     axis_name,
+    check_matching_sizes,
     check_selected_once,
     check_unique_names,
     find_axis,
@@ -22,7 +23,7 @@ from ._axis import (
     parse_selection,
 )
 from ._base import with_array
-from ._broadcasting import broadcast_names, check_matching_sizes
+from ._broadcasting import broadcast_names
 from ._format import format_axes, format_value
 from ._operation import run_operation
 from ._sharding import get_mesh_axes, reshard_by_name

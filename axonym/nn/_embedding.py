@@ -10,7 +10,8 @@ from ..named._arguments import check_dtype
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, Names, intern_names, parse_axes, parse_one_axis
 from ..named._base import format_shape
-from ..named._broadcasting import as_integer, cached_jit, get_array
+from ..named._broadcasting import as_integer, get_array
+from ..named._cache import cached_jit
 from ..named._dot import dot
 from ..named._format import format_value
 from ..named._index import take

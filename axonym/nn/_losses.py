@@ -9,10 +9,11 @@ import jax.numpy as jnp
 
 from ..named._arguments import check_function, check_integer, check_number
 from ..named._array import NamedArray
-from ..named._axis import AxisSelection, AxisSelector, Names, axis_name, parse_selection
+from ..named._axis import AxisSelection, AxisSelector, Names, axis_name, check_matching_sizes, parse_selection
 from ..named._axis_layout import AxisLayout
 from ..named._base import format_shape, with_array
-from ..named._broadcasting import align_axes, apply_broadcast, cached_jit, check_matching_sizes
+from ..named._broadcasting import align_axes, apply_broadcast
+from ..named._cache import cached_jit
 from ..named._creation import arange, ones_like
 from ..named._elementwise import _arithmetic
 from ..named._format import format_axes

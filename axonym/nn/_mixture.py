@@ -19,6 +19,7 @@ from ..named._axis import (
     AxisSpec,
     Names,
     axis_name,
+    check_matching_sizes,
     intern_names,
     parse_axes,
     parse_one_axis,
@@ -26,7 +27,7 @@ from ..named._axis import (
 )
 from ..named._axis_layout import MeshAxes
 from ..named._base import check_named, format_shape, with_array
-from ..named._broadcasting import cached_jit, check_matching_sizes
+from ..named._cache import cached_jit
 from ..named._creation import named, ones, zeros
 from ..named._dot import dot
 from ..named._format import format_axes

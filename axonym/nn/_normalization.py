@@ -22,8 +22,8 @@ from ..named._axis import (
     parse_selection,
 )
 from ..named._base import N, NamedBase, check_named, format_shape, with_array
-from ..named._broadcasting import cached_jit, check_scalar, jit_inline
-from ..named._cache import cached_plan
+from ..named._broadcasting import check_scalar
+from ..named._cache import cached_jit, cached_plan, jit_inline
 from ..named._creation import ones, zeros
 from ..named._elementwise._arithmetic import rsqrt, where
 from ..named._format import format_value

@@ -13,7 +13,7 @@ from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, AxisSelector, axis_name
 from ..named._axis_layout import get_axes_of_type, get_entry_axes
 from ..named._base import format_shape, with_array
-from ..named._broadcasting import jit_inline
+from ..named._cache import jit_inline
 from ..named._shape._flatten import unflatten_axis
 from ..named._sharding import find_varying_axes, get_sharding
 from ..named._transforms import check_legacy_keys, fold_in_number, is_random_key

@@ -18,7 +18,7 @@ from ..named._arguments import check_callable
 from ..named._array import is_named_array
 from ..named._axis_layout import get_entry_axes, make_spec_entry
 from ..named._base import format_shape
-from ..named._broadcasting import jit_inline
+from ..named._cache import jit_inline
 from ..named._format import format_axes, suggest_name
 from ..named._sharding import context
 from ..named._static_result import is_array

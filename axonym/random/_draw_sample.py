@@ -14,13 +14,15 @@ from ..named._axis import (
     AxisSelector,
     AxisSpec,
     Names,
+    check_matching_sizes,
     check_unique_names,
     find_axes,
     get_names_and_sizes,
     intern_names,
     parse_axes,
 )
-from ..named._broadcasting import cached_jit, check_matching_sizes, split_operand
+from ..named._broadcasting import split_operand
+from ..named._cache import cached_jit
 from ..named._format import format_axes
 from ..named._operation import run_operation
 from ..named._sharding import constrain_sharding, place_array

@@ -11,7 +11,8 @@ from jax.typing import ArrayLike
 from .._arguments import check_integer
 from .._axis import Axis, Names, parse_one_axis
 from .._base import A, N, NamedBase, check_named, with_array
-from .._broadcasting import apply_binary, apply_broadcast, apply_unary, cached_jit
+from .._broadcasting import apply_binary, apply_broadcast, apply_unary
+from .._cache import cached_jit
 from .._format import format_value
 from .._operation import replicate_axes, run_operation
 from . import _jitted

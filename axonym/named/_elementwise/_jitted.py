@@ -6,7 +6,7 @@ They are inlined in traces.
 import jax.numpy as jnp
 
 from ..._jax_compat import get_compiled_ufunc
-from .._broadcasting import jit_inline
+from .._cache import jit_inline
 
 
 add = get_compiled_ufunc(jnp.add)

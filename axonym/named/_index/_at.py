@@ -7,10 +7,10 @@ from typing import Any, Generic
 import jax.numpy as jnp
 import numpy as np
 
-from .._axis import Axis, AxisSelector, Names
+from .._axis import Axis, AxisSelector, Names, check_matching_sizes
 from .._base import N, NamedBase, check_named, format_shape, is_traced, with_array
-from .._broadcasting import cached_jit, check_matching_sizes, split_operand
-from .._cache import make_static_key
+from .._broadcasting import split_operand
+from .._cache import cached_jit, make_static_key
 from .._format import format_axes, format_value
 from .._traceback import make_error
 from ._gather_scatter import (

@@ -11,9 +11,17 @@ import numpy as np
 from numpy.ma import MaskedArray
 
 from .._arguments import check_integer
-from .._axis import Axis, AxisSelector, Names, axis_name, check_selected_once, find_axis, intern_names
+from .._axis import (
+    Axis,
+    AxisSelector,
+    Names,
+    axis_name,
+    check_matching_sizes,
+    check_selected_once,
+    find_axis,
+    intern_names,
+)
 from .._base import NamedBase, format_shape, is_traced
-from .._broadcasting import check_matching_sizes
 from .._cache import cached_plan
 from .._format import format_axes, format_value
 from .._numpy_input import MASK_PROBLEM

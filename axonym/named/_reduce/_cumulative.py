@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._axis import AxisSelector, Names, find_axis
+from .._axis import AxisSelector, Names, check_matching_sizes, find_axis
 from .._base import A, NamedBase, format_shape, with_array
-from .._broadcasting import align_axes, cached_jit, check_matching_sizes, split_operand
+from .._broadcasting import align_axes, split_operand
+from .._cache import cached_jit
 from .._format import format_axes
 from .._operation import run_operation
 from .._sharding import find_varying_axes

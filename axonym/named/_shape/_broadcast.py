@@ -14,6 +14,7 @@ from .._axis import (
     AxisSpec,
     Names,
     axis_name,
+    check_matching_sizes,
     check_unique_names,
     find_axes,
     find_axis,
@@ -23,7 +24,8 @@ from .._axis import (
     parse_selection,
 )
 from .._base import N, NamedBase, check_named, format_shape, with_array
-from .._broadcasting import align_axes, broadcast_names, cached_jit, check_matching_sizes, check_scalar
+from .._broadcasting import align_axes, broadcast_names, check_scalar
+from .._cache import cached_jit
 from .._format import format_axes, format_value
 from .._operation import run_operation
 from .._sharding import get_out_sharding, reshard_by_name

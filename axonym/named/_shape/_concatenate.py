@@ -23,8 +23,8 @@ from .._axis import (
     parse_one_axis,
 )
 from .._base import N, NamedBase, check_named, format_shape, is_traced, with_array
-from .._broadcasting import align_axes, apply_to_whole_axes, cached_jit, jit_inline
-from .._cache import cached_plan
+from .._broadcasting import align_axes, apply_to_whole_axes
+from .._cache import cached_jit, cached_plan, jit_inline
 from .._format import format_axes, format_value
 from .._operation import replicate_axes, run_operation
 from .._sharding import reshard_by_name

@@ -25,8 +25,7 @@ from .._axis import (
 )
 from .._axis_layout import read_layout
 from .._base import N, check_named, with_array
-from .._broadcasting import jit_inline
-from .._cache import cached_plan
+from .._cache import cached_plan, jit_inline
 from .._format import format_axes
 from .._operation import name_dims, run_operation
 from .._sharding import get_out_sharding

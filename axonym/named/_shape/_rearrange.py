@@ -20,8 +20,7 @@ from .._axis import (
     intern_names,
 )
 from .._base import N, check_named, with_array
-from .._broadcasting import jit_inline
-from .._cache import cached_plan
+from .._cache import cached_plan, jit_inline
 from .._format import format_axes, format_value, suggest_name
 from .._operation import run_operation
 from .._pattern_parser import (

@@ -10,7 +10,8 @@ import numpy as np
 from .._arguments import check_integer
 from .._axis import Axis, AxisSelection, AxisSelector, axis_name, find_axes, find_axis, parse_one_axis
 from .._base import N, NamedBase, check_named, format_shape, with_array
-from .._broadcasting import apply_to_whole_axes, as_integer, cached_jit, get_scalar
+from .._broadcasting import apply_to_whole_axes, as_integer, get_scalar
+from .._cache import cached_jit
 from .._format import format_axes, format_value
 from .._index import At, dslice, index
 from .._operation import replicate_axes

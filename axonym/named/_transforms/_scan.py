@@ -12,7 +12,7 @@ from .._arguments import check_callable
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector
 from .._base import format_shape, is_traced
-from .._broadcasting import jit_inline
+from .._cache import jit_inline
 from .._format import format_value
 from .._operation import name_dims, replicate_axes
 from .._sharding import reshard_named

@@ -18,7 +18,7 @@ import numpy as np
 from ...named._array import NamedArray, is_named_array
 from ...named._axis import Axis, Names
 from ...named._base import with_array
-from ...named._broadcasting import cached_jit
+from ...named._cache import cached_jit
 from ...named._creation import arange, full_like, zeros_like
 from ...named._dot import dot
 from ...named._elementwise._arithmetic import maximum, where

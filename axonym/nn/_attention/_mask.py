@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...named._array import NamedArray, is_named_array
-from ...named._axis import Axis, AxisSelector, axis_name, parse_axes
+from ...named._axis import Axis, AxisSelector, axis_name, check_matching_sizes, parse_axes
 from ...named._base import format_shape
-from ...named._broadcasting import apply_broadcast, check_matching_sizes
+from ...named._broadcasting import apply_broadcast
 from ...named._creation import arange, as_plain_number, make_from_indices
 from ...named._shape._broadcast import broadcast_to
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from ... import random
 from ...named._array import NamedArray
 from ...named._axis import Axis
-from ...named._broadcasting import cached_jit
+from ...named._cache import cached_jit
 from ...named._elementwise._arithmetic import where
 from ...named._elementwise._functions import tanh
 from ...named._shape._rearrange import rearrange
