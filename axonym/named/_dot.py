@@ -25,8 +25,8 @@ from ._axis import (
 from ._base import N, NamedBase, check_named, format_shape, with_array
 from ._cache import cached_plan, jit_inline
 from ._format import format_axes, format_value
-from ._named_call import format_scope, name_compiled
-from ._operation import run_operation
+from ._named_call import format_scope
+from ._operation import use_operand_layout
 from ._reduce import _reductions
 from ._reduced_types import get_reduced_axes, list_sharded_axes, set_reduced_axes
 from ._shape._rearrange import rearrange
@@ -99,10 +99,10 @@ def dot(
     """
     arrays = (first, *others)
     _check_arguments(arrays, axis)
-    operands, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
-    selection = axis if type(axis) is str else make_hashable_selection(axis)
-    order = None if out_axes is None else make_hashable_selection(out_axes)
-    summed, names = _plan_contraction(operands, shapes, selection, order)
+    operand_names, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
+    selection = axis if type(axis) is str else make_hashable_selection(axis)  # the common cases without a call
+    out_order = None if out_axes is None else make_hashable_selection(out_axes)
+    summed, names = _plan_contraction(operand_names, shapes, selection, out_order)
     if len(arrays) == 1 and dot_general is None:
         result = _reductions.sum(first, summed, dtype=preferred_element_type)
         return result if out_axes is None else rearrange(result, names)
@@ -136,18 +136,18 @@ def contract_axes(
     function: str = "dot",
 ) -> N:
     """Multiplies arrays whose sizes are known to match, sums over names, and orders the others."""
-    operands = tuple([x.names for x in arrays])
+    operand_names = tuple([x.names for x in arrays])
     precision = tuple(precision) if isinstance(precision, list) else precision  # to be hashed
-    plan = (function, operands, summed, names, precision, dtype)
+    static = (function, operand_names, summed, names, precision, dtype)
     if dot_general is not None:
         check_dot_general(dot_general)
-        if len(arrays) != 2 or not _is_dot_general(operands, summed):
+        if not _is_dot_general(operand_names, summed):
             shapes = " and ".join(map(format_shape, arrays))
             raise ValueError(f"a `dot_general` multiplies two arrays and sums over axes of both, not {shapes}")
         # It may close over arrays, so the compiled function cannot be cached.
-        contract = _make_contraction(*plan, dot_general)
+        contract = functools.partial(_run_contraction, *static, dot_general)
     else:
-        contract = _jit_contraction(*plan)
+        contract = _jit_contraction(*static)
     try:
         result = contract(*[x.array for x in arrays])
     except TypeError:
@@ -167,64 +167,65 @@ def check_dot_general(dot_general: Any) -> None:
 
 
 @cached_plan
-def _jit_contraction(*plan: Any) -> Callable[..., Any]:
-    return jit_inline(_make_contraction(*plan))
+def _jit_contraction(function: str, *static: Any) -> Callable[..., Any]:
+    contract: Any = functools.partial(_run_contraction, function, *static, None)
+    contract.__name__ = function  # what profiles and logs call the program
+    return jit_inline(contract)
 
 
-def _make_contraction(
+def _run_contraction(
     function: str,
-    operands: tuple[Names, ...],
+    operand_names: tuple[Names, ...],
     summed: Names,
     names: Names,
     precision: Any,
     dtype: Any,
-    dot_general: Callable[..., Any] | None = None,
-) -> Callable[..., Any]:
-    """Returns the contraction of plain arrays, in a scope named after the axes."""
+    dot_general: Callable[..., Any] | None,
+    *arrays: Any,
+) -> Any:
+    """Computes the contraction of plain arrays, in a scope named after the axes."""
     fn: Callable[..., Any] = _compute_einsum
-    if len(operands) == 1:
+    if len(operand_names) == 1:
         fn = _compute_sum
-    elif len(operands) == 2 and _is_dot_general(operands, summed):
+    elif _is_dot_general(operand_names, summed):
         fn = functools.partial(_compute_dot_general, dot_general)
-    compute = functools.partial(fn, operands, summed, names, precision, dtype)
-    new_names = tuple(name for name in names if name not in operands[0])
-    return name_compiled(
-        format_scope(function, summed, new_names), lambda *arrays: run_operation(compute, operands, None, *arrays)
-    )
+    new_names = tuple(name for name in names if name not in operand_names[0])
+    with jax.named_scope(format_scope(function, summed, new_names)), use_operand_layout(operand_names, arrays):
+        return fn(operand_names, summed, names, precision, dtype, *arrays)
 
 
-def _is_dot_general(operands: tuple[Names, ...], summed: Names) -> bool:
-    """Returns whether all operands have all names that are summed over."""
-    return all(set(summed) <= set(names) for names in operands)
+def _is_dot_general(operand_names: tuple[Names, ...], summed: Names) -> bool:
+    """Returns whether one `dot_general` does it: two operands that both have all names that are summed over."""
+    return len(operand_names) == 2 and all(set(summed) <= set(names) for names in operand_names)
 
 
 @cached_plan
 def _plan_contraction(
-    operands: tuple[Names, ...],
+    operand_names: tuple[Names, ...],
     shapes: tuple[tuple[int, ...], ...],
     axis: AxisSelection | None,
     out_axes: Any,
 ) -> tuple[Names, Names]:
     """Returns the names summed over, and the names of the result in order."""
-    summed = _find_summed(operands, shapes, axis)
-    sizes = check_matching_sizes(*zip(operands, shapes, strict=True))
-    names = get_natural_order(operands, summed)
+    pairs = [*zip(operand_names, shapes, strict=True)]
+    summed = _find_summed(pairs, axis)
+    sizes = check_matching_sizes(*pairs)
+    names = get_natural_order(operand_names, summed)
     if out_axes is not None:
         names = complete_order(names, tuple(sizes[name] for name in names), parse_selection(out_axes))
     return summed, intern_names(names)
 
 
-def get_natural_order(operands: tuple[Names, ...], summed: Collection[str]) -> Names:
+def get_natural_order(operand_names: tuple[Names, ...], summed: Collection[str]) -> Names:
     """Returns the names that are not summed in the order of `dot_general`: batch axes, then those of each operand."""
-    result_names = [name for names in operands for name in names if name not in summed]
+    result_names = [name for names in operand_names for name in names if name not in summed]
     batch_names = [name for name in dict.fromkeys(result_names) if result_names.count(name) > 1]
     return (*batch_names, *(name for name in result_names if name not in batch_names))
 
 
-def _find_summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...], axis: AxisSelection | None) -> Names:
+def _find_summed(pairs: list[tuple[Names, tuple[int, ...]]], axis: AxisSelection | None) -> Names:
     if axis is None:
-        return tuple(dict.fromkeys(name for names in operands for name in names))
-    pairs = [*zip(operands, shapes, strict=True)]
+        return tuple(dict.fromkeys(name for names, _ in pairs for name in names))
     selectors = parse_selection(axis)
     summed = tuple(map(axis_name, selectors))
     try:
@@ -233,8 +234,8 @@ def _find_summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...
             if len(pairs_with_axis) == 1 and len(pairs) > 2:
                 names, sizes = pairs_with_axis[0]
                 raise ValueError(f"only {format_axes(names, sizes)} has axis {name!r}; `sum` over it first")
-            # If fewer than two operands have the axis, `find_axis` raises for one that lacks it.
-            for names, sizes in pairs_with_axis if len(pairs_with_axis) > 1 else pairs:
+            checked = pairs_with_axis if len(pairs_with_axis) > 1 else pairs  # `find_axis` raises if one lacks the axis
+            for names, sizes in checked:
                 find_axis(names, sizes, selector)
         check_selected_once(summed)
     except ValueError as error:
@@ -243,8 +244,8 @@ def _find_summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...
     return summed
 
 
-def _compute_sum(operands: tuple[Names], summed: Names, names: Names, precision: Any, dtype: Any, x: Any) -> Any:
-    x_names = operands[0]
+def _compute_sum(operand_names: tuple[Names], summed: Names, names: Names, precision: Any, dtype: Any, x: Any) -> Any:
+    (x_names,) = operand_names
     # `jnp.sum` alone would widen small integers, unlike `jnp.einsum`.
     dtype = x.dtype if dtype is None else dtype
     total = jnp.sum(x, tuple(map(x_names.index, summed)), dtype) if summed else x.astype(dtype)
@@ -256,7 +257,7 @@ def _compute_sum(operands: tuple[Names], summed: Names, names: Names, precision:
 
 def _compute_dot_general(
     dot_general: Callable[..., Any] | None,
-    operands: tuple[Names, Names],
+    operand_names: tuple[Names, ...],
     summed: Names,
     names: Names,
     precision: Any,
@@ -265,7 +266,7 @@ def _compute_dot_general(
     y: Any,
 ) -> Any:
     """Multiplies two arrays in the order without a transpose, if there is one."""
-    x_names, y_names = operands
+    x_names, y_names = operand_names
     batch_names = tuple(name for name in names if name in x_names and name in y_names)
     x_free = tuple(name for name in x_names if name not in batch_names and name not in summed)
     y_free = tuple(name for name in y_names if name not in batch_names and name not in summed)
@@ -279,10 +280,11 @@ def _compute_dot_general(
     contracting_dims = tuple(map(x_names.index, summed)), tuple(map(y_names.index, summed))
     batch_dims = tuple(map(x_names.index, batch_names)), tuple(map(y_names.index, batch_names))
     if get_reduced_axes(x) or get_reduced_axes(y):
-        # Replacements of `dot_general` may have operations for which JAX has no rules.
-        x_axes = list_sharded_axes(x, map(x_names.index, x_free)) if dot_general is None else ()
-        y_axes = list_sharded_axes(y, map(y_names.index, y_free)) if dot_general is None else ()
-        x, y = set_reduced_axes(x, y_axes), set_reduced_axes(y, x_axes)
+        # Each operand is reduced over the mesh axes that shard the free axes of the other one, but over none for a
+        # replacement of `dot_general`, which may have operations for which JAX has no rules.
+        x_mesh_axes = list_sharded_axes(x, map(x_names.index, x_free)) if dot_general is None else ()
+        y_mesh_axes = list_sharded_axes(y, map(y_names.index, y_free)) if dot_general is None else ()
+        x, y = set_reduced_axes(x, y_mesh_axes), set_reduced_axes(y, x_mesh_axes)
     operand_dtype = jnp.result_type(x, y)  # `dot_general` does not promote as arithmetic does
     sharding = get_out_sharding(order, tuple(sizes[name] for name in order))
     # Replacements need not accept `out_sharding` where no mesh axis is Explicit.
@@ -299,17 +301,17 @@ def _compute_dot_general(
 
 
 def _compute_einsum(
-    operands: tuple[Names, ...], summed: Names, names: Names, precision: Any, dtype: Any, *arrays: Any
+    operand_names: tuple[Names, ...], summed: Names, names: Names, precision: Any, dtype: Any, *arrays: Any
 ) -> Any:
     arrays = tuple(set_reduced_axes(array, ()) for array in arrays)
     sizes: dict[str, int] = {}
-    for operand_names, array in zip(operands, arrays, strict=True):
-        sizes.update(zip(operand_names, array.shape, strict=True))
+    for x_names, x in zip(operand_names, arrays, strict=True):
+        sizes.update(zip(x_names, x.shape, strict=True))
     # `jnp.einsum` takes arrays alternating with lists of integers that stand for their axes.
     numbers = {name: number for number, name in enumerate(sizes)}
     inputs: list[Any] = []
-    for operand_names, array in zip(operands, arrays, strict=True):
-        inputs += [array, [numbers[name] for name in operand_names]]
+    for x_names, x in zip(operand_names, arrays, strict=True):
+        inputs += [x, [numbers[name] for name in x_names]]
     return jnp.einsum(
         *inputs,
         [numbers[name] for name in names],

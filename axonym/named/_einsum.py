@@ -66,31 +66,31 @@ def einsum(
         raise TypeError("`einsum` needs at least one array.")
     for x in arrays:
         check_named(x)
-    operands, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
-    summed, names = _plan_einsum(equation, operands, shapes, check_aliases(aliases))
+    operand_names, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
+    summed, names = _plan_einsum(equation, operand_names, shapes, check_aliases(aliases))
     return contract_axes(arrays, summed, names, precision, preferred_element_type, function="einsum")
 
 
 @cached_plan
 def _plan_einsum(
     equation: str,
-    operands: tuple[Names, ...],
+    operand_names: tuple[Names, ...],
     shapes: tuple[tuple[int, ...], ...],
     aliases: tuple[tuple[str, Alias], ...],
 ) -> tuple[Names, Names]:
     """Returns the names summed over, and the names of the result in order."""
     expression = parse_pattern(equation)
-    pairs = [*zip(operands, shapes, strict=True)]
+    pairs = [*zip(operand_names, shapes, strict=True)]
     sizes = check_matching_sizes(*pairs)
     text = " and ".join(format_axes(*pair) for pair in pairs)
     with explain_fault(equation, f"cannot contract {text}"):
-        _check_equation(expression, len(operands))
+        _check_equation(expression, len(operand_names))
         binding = Binding(expression, aliases)
         if _is_shared(expression):
             pairs = [(tuple(sizes), tuple(sizes.values()))]
         for side, pair in zip(expression.operands, pairs, strict=False):  # there may be no operands in the equation
             binding.match_axes(side, *pair)
-        unmentioned = tuple(name for name in get_natural_order(operands, ()) if name not in binding.axes.values())
+        unmentioned = tuple(name for name in get_natural_order(operand_names, ()) if name not in binding.axes.values())
         names = _order_result_names(expression, binding, sizes, unmentioned)
     return tuple(name for name in sizes if name not in names), intern_names(names)
 

@@ -179,13 +179,6 @@ def enter_function_scope(
     return jax.named_scope(format_scope(function, axes, new_axes)) if is_tracing() else contextlib.nullcontext()
 
 
-def name_compiled(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function to be compiled, with a scope around what it computes."""
-    scoped_fn = jax.named_scope(name)(lambda *args: fn(*args))
-    scoped_fn.__name__ = scoped_fn.__qualname__ = name.partition("(")[0]
-    return scoped_fn
-
-
 def format_scope(function: str, axes: tuple[str, ...], new_axes: tuple[str, ...] = ()) -> str:
     """Formats a function and its axes as the name of a scope, such as `dot(embed -> heads, head_dim)`."""
     text = ", ".join(map(_clean_name, axes))

@@ -56,21 +56,20 @@ def run_operation(
             axis of a result is not divisible by its mesh axes.
     """
     with use_operand_layout(operands, arrays):
-        inputs: Sequence[Any] = arrays
         if whole:
-            inputs = [replicate_axes(array, names, whole) for array, names in zip(arrays, operands, strict=True)]
+            arrays = tuple(replicate_axes(x, names, whole) for x, names in zip(arrays, operands, strict=True))
         if misses_auto_shards:
             replicated = dict.fromkeys(whole, ())
-            inputs = [shard_over_auto(array, names, replicated) for array, names in zip(inputs, operands, strict=True)]
+            arrays = tuple(shard_over_auto(x, names, replicated) for x, names in zip(arrays, operands, strict=True))
         if by_compiler and results is not None:
-            fn = _shard_by_compiler(fn, operands, results, inputs, whole, sizes)
-        returned = fn(*inputs)
+            fn = _shard_by_compiler(fn, operands, results, arrays, whole, sizes)
+        result = fn(*arrays)
         if results is None:
-            return returned
+            return result
         place = functools.partial(_place_result, auto_whole=whole if misses_auto_shards else ())
         if isinstance(results, list):
-            return tuple(place(array, names) for array, names in zip(returned, results, strict=True))
-        return jax.tree.map(lambda array: place(array, results), returned)
+            return tuple(place(array, names) for array, names in zip(result, results, strict=True))
+        return jax.tree.map(lambda array: place(array, results), result)
 
 
 class _OperandLayout(NamedTuple):
@@ -152,7 +151,7 @@ def _shard_by_compiler(
     fn: Callable[..., Any],
     operands: Sequence[Names],
     results: Names | list[Names],
-    inputs: Sequence[Any],
+    arrays: Sequence[Any],
     whole: Collection[str],
     sizes: tuple[int, ...] | None,
 ) -> Callable[..., Any]:
@@ -160,7 +159,7 @@ def _shard_by_compiler(
 
     Mesh axes that are Manual, as in `shard_map` over some of the mesh axes, stay so: JAX cannot make them Auto.
     """
-    meshes = [jax.typeof(array).sharding.mesh for array, names in zip(inputs, operands, strict=True) if names]
+    meshes = [jax.typeof(array).sharding.mesh for array, names in zip(arrays, operands, strict=True) if names]
     mesh = next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
 
     def find_sharding(names: Names, shape: tuple[int, ...]) -> NamedSharding | None:
@@ -168,7 +167,7 @@ def _shard_by_compiler(
         names = _pad_names(tuple("" if name in whole else name for name in names), len(shape))
         sharding = get_out_sharding(names, shape)
         if sharding is None and mesh is not None:  # the arrays are on a mesh that is not the active one
-            layout = _merge_layouts(operands, inputs) or AxisLayout(source="operands")
+            layout = _merge_layouts(operands, arrays) or AxisLayout(source="operands")
             sharding = layout._replace(mesh=mesh).sharding(names, shape)
         return sharding
 
@@ -180,7 +179,7 @@ def _shard_by_compiler(
         shardings = find_sharding(results, sizes)
     else:
         # Without their shardings, for which `fn` may lack rules.
-        shapes = jax.eval_shape(fn, *[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in inputs])
+        shapes = jax.eval_shape(fn, *[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays])
         if isinstance(results, list):
             shardings = tuple(find_sharding(names, x.shape) for names, x in zip(results, shapes, strict=True))
         else:

@@ -85,7 +85,10 @@ def resolve_spec(
 def resolve_sharding(
     names: Names, sizes: tuple[int | None, ...], mapping: AxisMapping, mesh: MeshLike, warn: bool = True
 ) -> NamedSharding:
-    """Returns the sharding of an array with these names; see `resolve_spec`."""
+    """Returns the sharding of an array with these names; see `resolve_spec`.
+
+    It is cached, so that equal shardings are mostly one object, which `place_leaves` compares by `is` first.
+    """
     return NamedSharding(mesh, resolve_spec(names, sizes, mapping, mesh, warn))
 
 
