@@ -209,7 +209,7 @@ def dot_product_attention(
         block_size=block_size,
     )
     choice = _choose_implementation(inputs, implementation)
-    with enter_function_scope("dot_product_attention", (*inputs.Key, inputs.KPos)):
+    with enter_function_scope("dot_product_attention", (*inputs.contracted, inputs.key_axis)):
         return choice.run(inputs)
 
 

@@ -52,7 +52,7 @@ class _Starts(NamedTuple):
 
 def find_blocked_obstacle(inputs: AttentionInputs) -> str | None:
     """Returns why attention cannot be computed in blocks, None if it can."""
-    score_names = {*inputs.query.names, *inputs.key.names} - {*inputs.Key}
+    score_names = {*inputs.query.names, *inputs.key.names} - {*inputs.contracted}
     mask_arrays = () if inputs.mask is None else as_attention_mask(inputs.mask).arrays
     for operand, x in (("bias", inputs.bias), *(("mask", x) for x in mask_arrays)):
         if x is not None and (extra := [name for name in x.names if name not in score_names]):
@@ -68,9 +68,9 @@ def attend_in_blocks(inputs: AttentionInputs) -> NamedArray:
 
     def replicate_keys(x: Any) -> Any:
         """Renames the axis of key positions to a name that no mapping has, so that arrays are replicated along it."""
-        if not is_named_array(x) or inputs.KPos not in x.names:
+        if not is_named_array(x) or inputs.key_axis not in x.names:
             return x
-        return constrain_sharding(x.rename({inputs.KPos: axes.KPos.name}))
+        return constrain_sharding(x.rename({inputs.key_axis: axes.KPos.name}))
 
     key, value, bias, mask = jax.tree.map(
         replicate_keys,
@@ -78,9 +78,8 @@ def attend_in_blocks(inputs: AttentionInputs) -> NamedArray:
         is_leaf=is_named_array,
     )
     # The scale is part of the query now, and sinks follow below.
-    operands = dataclasses.replace(
-        inputs, query=inputs.scale_query(), key=key, value=value, bias=bias, mask=mask, scale=None, sinks=None
-    )
+    operands = dataclasses.replace(inputs, query=inputs.scale_query(), scale=None, sinks=None)
+    operands = dataclasses.replace(operands, key=key, value=value, bias=bias, mask=mask, key_axis=axes.KPos.name)
     averages, log_sums = cached_jit(_attend_blocks, axes)(operands, starts)
     if mask is not None:
         # A query without keys gets the average of all values, as in plain attention; see `get_masked_score`.
@@ -93,8 +92,8 @@ def attend_in_blocks(inputs: AttentionInputs) -> NamedArray:
 
 def _plan_blocks(inputs: AttentionInputs) -> tuple[_BlockAxes, _Starts]:
     """Returns the axes of a block, and the starts of all blocks in which a query may attend to a key."""
-    KPos = inputs.key.resolve_axis(inputs.KPos)
-    QPos = None if inputs.QPos is None else inputs.query.resolve_axis(inputs.QPos)
+    KPos = inputs.key.resolve_axis(inputs.key_axis)
+    QPos = None if inputs.query_axis is None else inputs.query.resolve_axis(inputs.query_axis)
     key_block = Axis(f"{KPos.name} (block)", min(inputs.block_size, KPos.size))
     query_block = QPos
     if QPos is not None:
@@ -130,9 +129,9 @@ def _attend_blocks(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts)
 
 
 def _attend_forward(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts) -> tuple[Any, Any]:
-    value, key_axis = operands.value, axes.KPos.name
+    value, key_axis = operands.value, operands.key_axis
     # Products with one key have the axes and the dtype of the sums; their values are not used.
-    sums_like = _multiply_named(operands, operands.query, operands.key[key_axis, 0], operands.Key)
+    sums_like = _multiply_named(operands, operands.query, operands.key[key_axis, 0], operands.contracted)
     averages_like = dot(sums_like, cast_array(value[key_axis, 0], sums_like.dtype), axis=())
 
     def add_block(state: Any, block: _Starts) -> tuple[Any, None]:
@@ -205,7 +204,7 @@ _attend_blocks.defvjp(_attend_forward, _attend_backward)
 def _score_block(axes: _BlockAxes, operands: AttentionInputs, block: _Starts) -> tuple[NamedArray, NamedArray | None]:
     """Returns the scores of a block, and the slope of the soft cap if there is one."""
     take = functools.partial(_slice_block, axes, block=block)
-    scores = _multiply_named(operands, take(operands.query), take(operands.key), operands.Key)
+    scores = _multiply_named(operands, take(operands.query), take(operands.key), operands.contracted)
     names, slope = scores.names, None
     if operands.soft_cap is not None:
         scores = cap_scores(scores, operands.soft_cap)

@@ -24,9 +24,9 @@ class AttentionInputs:
     """Queries, keys and values, with all that changes the scores; see `dot_product_attention`.
 
     Attributes:
-        QPos: Name of the axis of query positions, None if there is none.
-        KPos: Name of the axis of key positions.
-        Key: Names of the axes to contract.
+        query_axis: Name of the axis of query positions, None if there is none.
+        key_axis: Name of the axis of key positions.
+        contracted: Names of the axes to contract.
         dtype: Element type of the scores.
     """
 
@@ -38,9 +38,9 @@ class AttentionInputs:
     dropout_key: jax.Array | None
     sinks: NamedArray | None
     scale: Any
-    QPos: str | None = dataclasses.field(metadata={"static": True})
-    KPos: str = dataclasses.field(metadata={"static": True})
-    Key: Names = dataclasses.field(metadata={"static": True})
+    query_axis: str | None = dataclasses.field(metadata={"static": True})
+    key_axis: str = dataclasses.field(metadata={"static": True})
+    contracted: Names = dataclasses.field(metadata={"static": True})
     dtype: Any = dataclasses.field(metadata={"static": True})
     precision: Any = dataclasses.field(metadata={"static": True})
     soft_cap: float | None = dataclasses.field(metadata={"static": True})
@@ -51,20 +51,20 @@ class AttentionInputs:
         """Returns the query times the scale, in the element type of the scores."""
         scale = self.scale
         if scale is None:
-            scale = 1 / math.sqrt(math.prod(self.query.axis_size(axis) for axis in self.Key))
+            scale = 1 / math.sqrt(math.prod(self.query.axis_size(name) for name in self.contracted))
         return cast_array(self.query, self.dtype) * scale
 
     def materialize_mask(self) -> NamedArray | None:
-        """Returns the mask as an array, with no more axes than it needs."""
+        """Returns the mask as an array with only the axes that it depends on, None if there is none."""
         if not isinstance(self.mask, AttentionMask):
             return self.mask
-        QPos = None if self.QPos is None else self.query.resolve_axis(self.QPos)
-        return self.mask.compute_block(MaskBlock(QPos, self.key.resolve_axis(self.KPos)))
+        QPos = None if self.query_axis is None else self.query.resolve_axis(self.query_axis)
+        return self.mask.compute_block(MaskBlock(QPos, self.key.resolve_axis(self.key_axis)))
 
     def count_scores(self) -> int:
         """Returns the number of scores of a head: queries times keys."""
-        queries = 1 if self.QPos is None else self.query.axis_size(self.QPos)
-        return queries * self.key.axis_size(self.KPos)
+        queries = 1 if self.query_axis is None else self.query.axis_size(self.query_axis)
+        return queries * self.key.axis_size(self.key_axis)
 
 
 def parse_attention_inputs(
@@ -73,6 +73,7 @@ def parse_attention_inputs(
     query: NamedArray,
     key: NamedArray,
     value: NamedArray,
+    # The defaults are those of `dot_product_attention`, for `explain_attention`.
     mask: NamedArray | AttentionMask | None = None,
     bias: NamedArray | None = None,
     attention_dtype: Any = None,
@@ -139,9 +140,9 @@ def parse_attention_inputs(
         dropout_key=as_plain_key(dropout_key) if dropout else None,
         sinks=sinks,
         scale=scale,
-        QPos=query_axis,
-        KPos=key_axis,
-        Key=contracted,
+        query_axis=query_axis,
+        key_axis=key_axis,
+        contracted=contracted,
         dtype=dtype,
         precision=tuple(precision) if isinstance(precision, list) else precision,  # static fields must be hashable
         soft_cap=soft_cap,
@@ -153,10 +154,11 @@ def parse_attention_inputs(
 def _find_query_axis(
     QPos: AxisSelector | None, query: NamedArray, key: NamedArray, mask: NamedArray | AttentionMask | None
 ) -> str | None:
-    """Returns the axis of query positions.
+    """Returns the name of the axis of query positions.
 
     Without `QPos`, that is the axis of the query that the key lacks. If there are several, it is the only one of them
-    that arrays in the mask have; without any mask of that kind, the longest.
+    that arrays in the mask have. Otherwise an `AttentionMask`, which has to know it, is an error, and without one it is
+    the longest.
     """
     if QPos is not None:
         check_input("dot_product_attention (query)", query, QPos)

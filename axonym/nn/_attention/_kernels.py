@@ -66,12 +66,12 @@ def find_axes_obstacle(inputs: AttentionInputs) -> str | None:
     """Returns why the axes have no order in which a kernel takes them, None if they have one."""
     query_names, value_names = inputs.query.names, inputs.value.names
     for name in inputs.key.names:
-        if name != inputs.KPos and name not in query_names:
+        if name != inputs.key_axis and name not in query_names:
             return f"the key has axis {name!r}, which the query lacks"
-        if name != inputs.KPos and name not in inputs.Key and name not in value_names:
+        if name != inputs.key_axis and name not in inputs.contracted and name not in value_names:
             return f"the key has axis {name!r}, which the value lacks"
     for name in value_names:
-        if name in inputs.Key and inputs.value.axis_size(name) != inputs.key.axis_size(name):
+        if name in inputs.contracted and inputs.value.axis_size(name) != inputs.key.axis_size(name):
             return f"axis {name!r} has another size in the value than in the key"
         if name in query_names and name not in inputs.key.names:
             return f"the value has axis {name!r} of the query, which the key lacks"
@@ -81,7 +81,7 @@ def find_axes_obstacle(inputs: AttentionInputs) -> str | None:
 def find_kernel_axes(inputs: AttentionInputs) -> KernelAxes:
     """Returns the axes by what kernels do with them."""
     query, key, value = inputs.query, inputs.key, inputs.value
-    shared = tuple(axis for axis in query.axes if axis.name in key.names and axis.name not in inputs.Key)
+    shared = tuple(axis for axis in query.axes if axis.name in key.names and axis.name not in inputs.contracted)
     query_only = tuple(axis for axis in query.axes if axis.name not in key.names)
     masks = () if inputs.mask is None else as_attention_mask(inputs.mask).arrays
     heads = shared[-1:]
@@ -90,11 +90,11 @@ def find_kernel_axes(inputs: AttentionInputs) -> KernelAxes:
     return KernelAxes(
         batch=shared[: len(shared) - len(heads)],
         heads=heads,
-        groups=tuple(axis for axis in query_only if axis.name != inputs.QPos),
-        queries=tuple(axis for axis in query_only if axis.name == inputs.QPos),
-        keys=(key.resolve_axis(inputs.KPos),),
-        contracted=tuple(query.resolve_axis(name) for name in inputs.Key),
-        vectors=tuple(axis for axis in value.axes if axis.name in inputs.Key or axis.name not in key.names),
+        groups=tuple(axis for axis in query_only if axis.name != inputs.query_axis),
+        queries=tuple(axis for axis in query_only if axis.name == inputs.query_axis),
+        keys=(key.resolve_axis(inputs.key_axis),),
+        contracted=tuple(query.resolve_axis(name) for name in inputs.contracted),
+        vectors=tuple(axis for axis in value.axes if axis.name in inputs.contracted or axis.name not in key.names),
     )
 
 
@@ -125,8 +125,8 @@ def get_sizes(*operands: NamedArray) -> dict[str, int]:
 
 def order_result(x: NamedArray, inputs: AttentionInputs) -> NamedArray:
     """Returns the result of a kernel with its axes in the order of the products of named arrays."""
-    score_names = get_natural_order((inputs.query.names, inputs.key.names), inputs.Key)
-    return constrain_sharding(rearrange(x, get_natural_order((score_names, inputs.value.names), (inputs.KPos,))))
+    score_names = get_natural_order((inputs.query.names, inputs.key.names), inputs.contracted)
+    return constrain_sharding(rearrange(x, get_natural_order((score_names, inputs.value.names), (inputs.key_axis,))))
 
 
 def find_jax_obstacle(inputs: AttentionInputs) -> str | None:
@@ -222,7 +222,7 @@ def attend_by_jax(inputs: AttentionInputs) -> NamedArray:
 
 def _split_flags(inputs: AttentionInputs, uses_cudnn: bool) -> tuple[dict[str, Any], NamedArray | None]:
     """Returns the part of a mask that the function takes as flags, and the remaining part as an array."""
-    if not isinstance(inputs.mask, AttentionMask) or inputs.QPos is None:
+    if not isinstance(inputs.mask, AttentionMask) or inputs.query_axis is None:
         return {}, inputs.materialize_mask()
     flags: dict[str, Any] = {}
     masks = split_conjunction(inputs.mask)
@@ -327,7 +327,7 @@ def attend_by_splash(inputs: AttentionInputs) -> NamedArray:
 def _attend_shards(inputs: AttentionInputs, operands: _SplashOperands, mask: AttentionMask | None) -> NamedArray:
     """Calls the kernel on the shards of each device."""
     axes = find_kernel_axes(inputs)
-    (query_axis,) = axes.queries
+    (queries,) = axes.queries
     mesh_axes = {axis.name: find_mesh_axes(axis) for axis in (*axes.batch, *axes.heads, *axes.groups, *axes.queries)}
     result_names = get_names(axes.batch, axes.heads, axes.groups, axes.queries, axes.vectors)
 
@@ -341,7 +341,7 @@ def _attend_shards(inputs: AttentionInputs, operands: _SplashOperands, mask: Att
     mesh = jax.sharding.get_abstract_mesh()
     if not (manual_axes := list_free_mesh_axes(mesh)):
         return NamedArray(compute(kernel, operands), result_names)
-    mask_spec = P(None, mesh_axes[query_axis.name] or None) if mask else P(None, None)
+    mask_spec = P(None, mesh_axes[queries.name] or None) if mask else P(None, None)
     kernel_spec = kernel.manual_sharding_spec(NamedSharding(mesh, mask_spec))
     operand_specs = jax.tree.map(lambda x: make_spec(x.names), operands, is_leaf=is_named_array)
     kernel = jax.tree.map(_reshard_explicit, kernel, kernel_spec)
@@ -401,14 +401,14 @@ def _make_kernel(
     """
     from jax.experimental.pallas.ops.tpu import splash_attention
 
-    (query_axis,), (key_axis,) = axes.queries, axes.keys
+    (queries,), (keys,) = axes.queries, axes.keys
     query_heads = (*axes.heads, *axes.groups)
     heads = math.prod(axis.size // _count_mesh_shards(mesh_axes[axis.name]) for axis in query_heads)
-    query_shards = _count_mesh_shards(mesh_axes[query_axis.name])
-    shard_size = query_axis.size // query_shards
+    query_shards = _count_mesh_shards(mesh_axes[queries.name])
+    shard_size = queries.size // query_shards
     query_block = next(size for size in _BLOCK_SIZES if shard_size % size == 0)
-    key_block = next(size for size in _BLOCK_SIZES if key_axis.size % size == 0)
-    kernel_mask = _make_kernel_mask(mask, (query_axis.size if mask else shard_size, key_axis.size))
+    key_block = next(size for size in _BLOCK_SIZES if keys.size % size == 0)
+    kernel_mask = _make_kernel_mask(mask, (queries.size if mask else shard_size, keys.size))
     return splash_attention.make_splash_mha(
         splash_attention.MultiHeadMask([kernel_mask] * heads),
         block_sizes=splash_attention.BlockSizes(

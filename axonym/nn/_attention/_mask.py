@@ -108,7 +108,7 @@ def is_within(queries: Any, keys: Any, size: Any) -> Any:
 
 def combine_axes(fn: Callable[..., Any], *operands: Any) -> Any:
     """Applies an elementwise function; the result has the axes of all operands, if any is named."""
-    named = select_named(*operands)
+    named = [x for x in operands if is_named_array(x)]
     if not named:
         return fn(*operands) if any(isinstance(x, jax.Array) for x in operands) else int(fn(*map(np.asarray, operands)))
     check_matching_sizes(*((x.names, x.array.shape) for x in named))
@@ -117,10 +117,6 @@ def combine_axes(fn: Callable[..., Any], *operands: Any) -> Any:
         last = max(index for index, x in enumerate(operands) if is_named_array(x))
         operands = (*operands[:last], broadcast_to(operands[last], axes), *operands[last + 1 :])
     return apply_broadcast(fn, *operands)
-
-
-def select_named(*values: Any) -> tuple[NamedArray, ...]:
-    return tuple(value for value in values if is_named_array(value))
 
 
 class AttentionMask(eqx.Module):
@@ -238,7 +234,7 @@ class AttentionMask(eqx.Module):
 
     @abc.abstractmethod
     def compute_block(self, block: MaskBlock) -> NamedArray:
-        """Returns the mask for a block of queries and keys, with no more axes than it needs."""
+        """Returns the mask for a block of queries and keys, with only the axes that it depends on."""
 
     def bound_block(self, queries: tuple[Any, Any], keys: tuple[Any, Any]) -> tuple[Any, Any]:
         """Returns whether any query may attend to any key, and whether every query attends to every key.
@@ -256,7 +252,7 @@ class AttentionMask(eqx.Module):
     @property
     def arrays(self) -> tuple[NamedArray, ...]:
         """The named arrays in the mask."""
-        return select_named(*jax.tree.leaves(self, is_leaf=is_named_array))
+        return tuple(leaf for leaf in jax.tree.leaves(self, is_leaf=is_named_array) if is_named_array(leaf))
 
     def __and__(self, other: "AttentionMask | NamedArray") -> "AttentionMask":
         """Makes the mask with which a query attends where both masks allow it."""
@@ -278,6 +274,7 @@ class _CausalMask(AttentionMask):
 
     def compute_block(self, block: MaskBlock) -> NamedArray:
         if block.QPos is not None and not is_named_array(self.offset):
+            # As one array of both axes, of which each device computes its own shard.
             return causal_mask(block.QPos, block.KPos, add_positions(self.offset, block.q_start), block.k_start)
         return combine_axes(
             jnp.greater_equal, add_positions(block.query_positions(), self.offset), block.key_positions()

@@ -15,17 +15,17 @@ def attend_at_once(inputs: AttentionInputs) -> NamedArray:
     """Computes attention with all scores in memory; the other implementations compute the same."""
     query, key = inputs.scale_query(), cast_array(inputs.key, inputs.dtype)
     swapped_precision = inputs.precision[::-1] if isinstance(inputs.precision, tuple) else inputs.precision
-    positions = tuple(name for name in (inputs.QPos, inputs.KPos) if name is not None)
+    position_names = tuple(name for name in (inputs.query_axis, inputs.key_axis) if name is not None)
 
     # In the natural order, an axis of grouped queries that keys lack may come between the positions. With the positions
     # last, XLA:TPU fuses the gradient of a mask with the products that take it. Otherwise it writes an array as large
     # as the scores: 2 % of the estimated cycles of a training step of Llama 70B, and 10 % of its temporary memory.
-    score_axes = get_natural_order((query.names, key.names), inputs.Key)
-    is_grouped = inputs.QPos is not None and score_axes[-2:] != positions
+    score_names = get_natural_order((query.names, key.names), inputs.contracted)
+    is_grouped = inputs.query_axis is not None and score_names[-2:] != position_names
     if is_grouped:
-        scores = dot(key, query, axis=inputs.Key, precision=swapped_precision, out_axes=(..., *positions))
+        scores = dot(key, query, axis=inputs.contracted, precision=swapped_precision, out_axes=(..., *position_names))
     else:
-        scores = dot(query, key, axis=inputs.Key, precision=inputs.precision)
+        scores = dot(query, key, axis=inputs.contracted, precision=inputs.precision)
 
     if inputs.soft_cap is not None:
         scores = cap_scores(scores, inputs.soft_cap)
@@ -33,15 +33,17 @@ def attend_at_once(inputs: AttentionInputs) -> NamedArray:
         scores = scores + cast_array(inputs.bias, scores.dtype)
     if (mask := inputs.materialize_mask()) is not None:
         scores = mask_scores(scores, mask)
-    weights = _reductions.softmax(scores, inputs.KPos)
+    weights = _reductions.softmax(scores, inputs.key_axis)
 
     if inputs.dropout:
         axes = weights.axes
         if is_grouped:  # the natural order, in which other implementations draw
-            other_axes = tuple(axis for axis in axes if axis.name not in score_axes)
-            axes = (*other_axes, *map(weights.resolve_axis, score_axes))
-        position_axes = tuple(map(weights.resolve_axis, positions))
-        dropout_mask = draw_dropout_mask(inputs.dropout_key, inputs.dropout, axes, position_axes, (0,) * len(positions))
+            other_axes = tuple(axis for axis in axes if axis.name not in score_names)
+            axes = (*other_axes, *map(weights.resolve_axis, score_names))
+        position_axes = tuple(map(weights.resolve_axis, position_names))
+        dropout_mask = draw_dropout_mask(
+            inputs.dropout_key, inputs.dropout, axes, position_axes, (0,) * len(position_axes)
+        )
         weights = where(dropout_mask, weights / (1 - inputs.dropout), 0)
 
     weights = cast_array(weights, inputs.value.dtype)
@@ -49,10 +51,10 @@ def attend_at_once(inputs: AttentionInputs) -> NamedArray:
         # `jnp.einsum` multiplies in this order, too. In the other one XLA keeps an array of the size of the scores for
         # longer on GPUs, 1 GiB of 8.6 in a training step of Llama 8B on 64 H100s, and estimates 3 % more cycles for
         # such a step on 256 TPUs v5e.
-        averages = dot(inputs.value, weights, axis=inputs.KPos, precision=swapped_precision)
-        averages = rearrange(averages, (..., *get_natural_order((score_axes, inputs.value.names), (inputs.KPos,))))
+        averages = dot(inputs.value, weights, axis=inputs.key_axis, precision=swapped_precision)
+        averages = rearrange(averages, (..., *get_natural_order((score_names, inputs.value.names), (inputs.key_axis,))))
     else:
-        averages = dot(weights, inputs.value, axis=inputs.KPos, precision=inputs.precision)
+        averages = dot(weights, inputs.value, axis=inputs.key_axis, precision=inputs.precision)
     if inputs.sinks is not None:
-        averages = apply_sinks(averages, _reductions.logsumexp(scores, inputs.KPos), inputs.sinks)
+        averages = apply_sinks(averages, _reductions.logsumexp(scores, inputs.key_axis), inputs.sinks)
     return constrain_sharding(averages)

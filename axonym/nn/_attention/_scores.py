@@ -24,7 +24,8 @@ def get_masked_score(scores: NamedArray) -> Any:
 
 
 def mask_scores(scores: NamedArray, mask: NamedArray) -> NamedArray:
-    """Sets masked scores to the dtype's minimum, and keeps the order of axes."""
+    """Sets masked scores to the dtype's minimum."""
+    # A mask with all axes of the scores is put into their order, or `where` would return that of the mask.
     if len(mask.names) == len(scores.names) and {*mask.names} == {*scores.names}:
         mask = rearrange(mask, scores.names)
     return where(mask, scores, get_masked_score(scores))
