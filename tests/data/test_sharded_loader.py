@@ -295,7 +295,7 @@ def test_a_forgotten_loader_ends_its_thread(auto_mesh):
 
 def test_a_program_ends_after_an_interrupt(tmp_path):
     program = """
-        import signal, threading
+        import signal, threading, time
         import axonym as nym, numpy as np
 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # which programs in the background ignore
@@ -304,6 +304,7 @@ def test_a_program_ends_after_an_interrupt(tmp_path):
         def read():
             yield np.zeros((8, 3))
             has_first.wait()
+            time.sleep(1)  # Python loses an interrupt that comes just before the main thread begins to wait
             print("reading", flush=True)
             is_interrupted.wait()
             yield np.zeros((8, 3))
