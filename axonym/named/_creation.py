@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from numpy.ma import MaskedArray
 
 from ._arguments import check_dtype
 from ._array import NamedArray
 from ._axis import Axis, AxisSelector, AxisSpec, Names, get_names_and_sizes, parse_axes, parse_one_axis
-from ._base import N, NamedBase, check_named, with_array
+from ._base import N, NamedBase, check_named, is_traced, with_array
 from ._broadcasting import check_scalar
 from ._cache import cached_jit
 from ._format import format_value
@@ -142,7 +143,7 @@ def zeros_like(x: N, dtype: Any = None) -> N:
     """
     check_named(x)
     check_dtype(dtype)
-    return with_array(x, jnp.zeros_like(x.array, dtype))
+    return with_array(x, jnp.zeros_like(x.array, dtype, device=_get_like_sharding(x.array)))
 
 
 def ones_like(x: N, dtype: Any = None) -> N:
@@ -155,7 +156,7 @@ def ones_like(x: N, dtype: Any = None) -> N:
     """
     check_named(x)
     check_dtype(dtype)
-    return with_array(x, jnp.ones_like(x.array, dtype))
+    return with_array(x, jnp.ones_like(x.array, dtype, device=_get_like_sharding(x.array)))
 
 
 def full_like(x: N, fill_value: Any, dtype: Any = None) -> N:
@@ -168,7 +169,15 @@ def full_like(x: N, fill_value: Any, dtype: Any = None) -> N:
     """
     check_named(x)
     check_dtype(dtype)
-    return with_array(x, jnp.full_like(x.array, as_plain_number(fill_value), dtype))
+    filled = jnp.full_like(x.array, as_plain_number(fill_value), dtype, device=_get_like_sharding(x.array))
+    return with_array(x, filled)
+
+
+def _get_like_sharding(array: Any) -> NamedSharding | None:
+    """Returns the sharding that arrays like another have; None if JAX finds it."""
+    # Of an array that a traced function closes over, JAX forgets how it is sharded along Explicit axes.
+    sharding = jax.typeof(array).sharding
+    return sharding if any(sharding.spec) and not is_traced(array) else None
 
 
 def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) -> NamedArray:

@@ -220,6 +220,14 @@ def test_what_is_made_like_another_lies_where_that_does(mapped):
         assert y.sharding == x.sharding
 
 
+def test_what_is_made_like_an_array_that_a_traced_function_closes_over_has_its_type(explicit_mesh):
+    with jax.set_mesh(explicit_mesh):
+        with nym.axis_mapping({"batch": "data"}):
+            x = nym.shard(nym.zeros(nym.make_axes(batch=8, embed=4)))
+        for y in jax.eval_shape(lambda: (nym.zeros_like(x), nym.ones_like(x, int), nym.full_like(x, 2.0))):
+            assert y.array.sharding.spec == jax.P("data", None)
+
+
 def test_a_size_that_the_mesh_does_not_divide_is_refused(mapped):
     for make in (
         lambda: nym.zeros({"batch": 6}),

@@ -99,6 +99,20 @@ def test_blocks_are_sharded_by_the_mapping(draw, mesh, sharded, case):
     assert_equal(jax.device_get(result), expected)
 
 
+def test_blocks_of_keys_that_a_traced_function_closes_over_stay_sharded(draw, explicit_mesh):
+    inputs, gradients = draw_inputs(draw), {}
+    with jax.set_mesh(explicit_mesh):
+        with nym.axis_mapping({"batch": "data"}):
+            query, *keys = nym.shard(inputs)
+
+        def loss(query, implementation):
+            return (attend(implementation, query, *keys, Mask.causal()) ** 2).sum().scalar()
+
+        for implementation in ("blocked", "plain"):
+            gradients[implementation] = jax.jit(jax.grad(loss), static_argnums=1)(query, implementation)
+    assert_equal(gradients["blocked"], gradients["plain"])
+
+
 def test_a_sharded_query_is_not_gathered(auto_mesh):
     shape = jax.ShapeDtypeStruct((64, 8), jnp.float32)
     query, key = nym.NamedArray(shape, ("pos", "head_dim")), nym.NamedArray(shape, ("key_pos", "head_dim"))
