@@ -13,8 +13,7 @@ import jax
 
 from ..multihost._host_local import resolve_mapping_and_mesh
 from ..multihost._rendezvous import Rendezvous, as_seconds, format_processes, get_coordination_store
-from ..named._arguments import check_flag
-from ..named._format import format_value
+from ..named._arguments import check_flag, check_integer
 from ..partitioning._active_mesh import MeshLike
 from ..partitioning._mapping import ResourceMapping
 from ._batch_reader import BatchAxes, BatchReader, LoadedBatch, place_global_rows, place_local_rows
@@ -22,14 +21,14 @@ from ._source_iterator import SourceIterator
 
 
 class BatchAgreement:
-    """Compares each batch, or every so many of them, with those of the other processes.
+    """Compares one in `every` batches with those of the other processes.
 
     Loaders of different processes belong together if they are made in the same order.
 
     Args:
-        every: How often, 0 for never.
+        every: The interval at which batches are compared, 0 for never.
         timeout: How long to wait for the other processes, in seconds.
-        drop_remainder: Whether the end of one process ends all.
+        drop_remainder: Whether all processes end as soon as the source of one does.
     """
 
     def __init__(self, every: int, timeout: float, *, drop_remainder: bool) -> None:
@@ -122,9 +121,9 @@ class ShardedLoader(Iterator[Any]):
         drop_remainder: Whether the iteration ends, in all processes, before the first batch with an axis that is
             shorter than in the first batch, and as soon as the source of one process ends. If False, a shorter batch
             must fit the mesh as well, and sources that end after different numbers of batches are an error.
-        check_every: Of how many batches one is compared between processes: structure, names, sizes, dtypes, shardings,
-            and whether all have one. With 1 processes never wait in vain for one that has ended or failed. With 0
-            there is no comparison. With one process there is nothing to compare.
+        check_every: The interval at which batches are compared between processes: structure, names, sizes, dtypes,
+            shardings, and whether all have one. At 1, no process waits in vain for one that has ended or failed; 0
+            compares none. A single process has nothing to compare.
         timeout: How long a comparison waits for the other processes, in seconds.
 
     Raises:
@@ -161,9 +160,9 @@ class ShardedLoader(Iterator[Any]):
         timeout: float = 600,
     ) -> None:
         """Checks the options; reading starts with the first batch."""
-        axis_mapping, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`ShardedLoader`")
-        self._prefetch = _check_count("prefetch", prefetch, 1)
-        every = _check_count("check_every", check_every, 0)
+        axis_mapping, device_mesh = resolve_mapping_and_mesh(mapping, mesh, "`ShardedLoader`")
+        self._prefetch = check_integer("`prefetch`", prefetch, 1)
+        every = check_integer("`check_every`", check_every, 0)
         check_flag("`process_local`", process_local)
         check_flag("`drop_remainder`", drop_remainder)
         if drop_remainder and every != 1 and jax.process_count() > 1:
@@ -173,7 +172,7 @@ class ShardedLoader(Iterator[Any]):
         self._reader = BatchReader(
             self._source,
             None if axes is None else BatchAxes(axes),
-            functools.partial(place, mapping=axis_mapping, mesh=devices_mesh),
+            functools.partial(place, mapping=axis_mapping, mesh=device_mesh),
             drop_remainder=drop_remainder,
         )
         self._agreement = BatchAgreement(every, as_seconds(timeout), drop_remainder=drop_remainder)
@@ -213,11 +212,12 @@ class ShardedLoader(Iterator[Any]):
             except Exception as raised:  # which the other processes are told first
                 error = raised
             try:
-                goes_on = self._agreement.agree(self._state["batches"], None if batch is None else batch.summary, error)
+                summary = None if batch is None else batch.summary
+                all_have_batch = self._agreement.agree(self._state["batches"], summary, error)
             except Exception as raised:
                 self._error = raised
                 raise
-            if batch is None or not goes_on:
+            if batch is None or not all_have_batch:
                 self._has_ended = True
                 raise StopIteration
             self._pending.popleft()
@@ -235,15 +235,15 @@ class ShardedLoader(Iterator[Any]):
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues after the batch at which `get_state` returned this state.
 
-        A source with `set_state`, as grain's, continues there by itself. Any other is iterated over again, or further
-        if it is an iterator itself, and its batches are dropped up to there.
+        A source with `set_state`, as grain's, continues there by itself. Any other is iterated over again, and its
+        batches before that point are dropped; an iterator goes on from where it is.
 
         Args:
             state: What `get_state` returned, of a loader with a source like this one.
 
         Raises:
-            ValueError: If the state is something else, the source ends before, or it is an iterator that has gone
-                beyond.
+            ValueError: If the state is something else, the source ends before that point, or it is an iterator that
+                is past it.
         """
         with self._lock:
             self._check_open()
@@ -279,16 +279,8 @@ class ShardedLoader(Iterator[Any]):
             self._pending.append(self._executor.submit(self._reader.read_batch))
 
     def _cancel_pending(self) -> None:
-        """Drops the batches read ahead, after the one that is being read."""
+        """Drops the batches read ahead; waits for the one that is being read."""
         for future in self._pending:
             if not future.cancel():
                 future.exception()  # waits, without raising
         self._pending.clear()
-
-
-def _check_count(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` is an integer, not {format_value(value)}")
-    if value < least:
-        raise ValueError(f"`{name}` is at least {least}, not {value}")
-    return value

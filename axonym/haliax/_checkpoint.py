@@ -23,7 +23,7 @@ class ScanCheckpointPolicy(_transforms.ScanCheckpointPolicy):
     offload_block_internals: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Checks the options; a simple policy may be nested, which leaves the other options at their defaults.
+        """Checks the options; a policy that is `simple` and `nested` gets the defaults for all but `nested`.
 
         A policy that saves values within a step also saves the carries, from which it computes the others.
         """
@@ -50,8 +50,10 @@ class ScanCheckpointPolicy(_transforms.ScanCheckpointPolicy):
 
     @staticmethod
     def _mk(remat_policy: Any) -> Any:
-        is_policy = isinstance(remat_policy, _transforms.ScanCheckpointPolicy)
-        return remat_policy if is_policy else ScanCheckpointPolicy.from_bool_or_str(remat_policy)
+        """Returns the policy for a `ScanCheckpointSpec`; the name is Haliax's, which programs call."""
+        if isinstance(remat_policy, _transforms.ScanCheckpointPolicy):
+            return remat_policy
+        return ScanCheckpointPolicy.from_bool_or_str(remat_policy)
 
     def checkpoint(self, carry_name: str, input_name: str, callable: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function that saves what this policy says, with these names for its carries and inputs."""
@@ -65,8 +67,10 @@ class ScanCheckpointPolicy(_transforms.ScanCheckpointPolicy):
             return jax.checkpoint_policies.everything_saveable
         saved, offloaded = list(self.save_block_internals or ()), list(self.offload_block_internals)
         for name, option in ((carry_name, self.save_carries), (input_name, self.save_inputs)):
-            if option:
-                (offloaded if option == "offload" else saved).append(name)
+            if option == "offload":
+                offloaded.append(name)
+            elif option:
+                saved.append(name)
         if not offloaded:
             return jax.checkpoint_policies.save_only_these_names(*saved)
         return jax.checkpoint_policies.save_and_offload_only_these_names(

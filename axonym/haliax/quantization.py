@@ -86,7 +86,7 @@ class DefaultDotGeneralOp(eqx.Module):
 class Int8DotGeneralOp(Int8DotGeneral):
     """A `dot_general` in 8-bit integers; see `axonym.quantization.Int8DotGeneral`.
 
-    Results are those of Haliax; gradients are not quantised, as they are there for the left operand.
+    Results are those of Haliax; gradients are not quantised, whereas Haliax quantises that of the left operand.
 
     Example:
         >>> import axonym.haliax as hax
@@ -182,14 +182,14 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
 
 
 def _order_history(history: Any) -> jax.Array:
-    """Returns a history, newest first, in the order of Haliax, which rolls it and overwrites the first element."""
+    """Converts a history from newest first to the order of Haliax, which rolls it and overwrites the first element."""
     return jnp.concatenate([history.array[..., :1], jnp.flip(history.array[..., 1:], -1)], -1)
 
 
 def _compute_last_scale(history: Any, dtype: Any) -> jax.Array:
     """Returns the scale that the steps before the last one gave, with an axis of size 1."""
-    before = jnp.max(history.array[..., 1:], -1, keepdims=True, initial=0)
-    return compute_scale(before, jnp.ones_like(before), float(jnp.finfo(dtype).max))
+    amax = jnp.max(history.array[..., 1:], -1, keepdims=True, initial=0)
+    return compute_scale(amax, jnp.ones_like(amax), float(jnp.finfo(dtype).max))
 
 
 def compute_scale(amax: Any, scale: Any, fp8_max: Any, margin: int = 0) -> jax.Array:
@@ -256,7 +256,9 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
     """
     if not (config.fp8 or config.int8):
         return tree
-    fp8 = Fp8DotGeneralOp.init(config.amax_history_length, config.compute_dtype)
+    dot_general = Int8DotGeneralOp()
+    if config.fp8:
+        dot_general = Fp8DotGeneralOp.init(config.amax_history_length, config.compute_dtype)
 
     def is_target(path: str, layer: Any) -> bool:
         keys = path.split("/")
@@ -265,7 +267,7 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
             return re.match(config.targets, ".".join(keys[start:])) is not None
         return config.targets is None or keys[-1] in config.targets
 
-    return quantization.quantize_linear_layers(tree, fp8 if config.fp8 else Int8DotGeneralOp(), is_target)
+    return quantization.quantize_linear_layers(tree, dot_general, is_target)
 
 
 partition_for_grad_overwrite = rename_parameters(partition_overwrites, "grad=tree")

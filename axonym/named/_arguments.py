@@ -31,10 +31,10 @@ def check_number(
     Args:
         argument: How errors name the argument, such as "LayerNorm: `eps`".
         value: A Python or NumPy number, or a JAX scalar that is not traced.
-        least: The smallest number that fits.
-        above: The number that all numbers that fit exceed.
-        most: The largest number that fits.
-        below: The number that no number that fits reaches.
+        least: The lower limit, itself allowed.
+        above: The lower limit, itself not allowed.
+        most: The upper limit, itself allowed.
+        below: The upper limit, itself not allowed.
 
     Raises:
         TypeError: If the value is not a real number, or is traced.

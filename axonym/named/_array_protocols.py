@@ -57,6 +57,7 @@ class ArrayProtocols(NamedBase):
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         """Renders the array in treescope."""
+        # Imported here, because treescope is optional.
         return importlib.import_module("axonym.named._treescope").render_array(self, path)
 
     def __treescope_ndarray_adapter__(self) -> Any:

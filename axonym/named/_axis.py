@@ -18,6 +18,9 @@ from ._traceback import make_error
 
 Names: TypeAlias = tuple[str, ...]
 
+Operand: TypeAlias = tuple[Names, tuple[int, ...]]
+"""The names and sizes of an operand, both empty for a number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -106,7 +109,7 @@ PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
 
 @cached_plan
 def intern_names(names: Names) -> Names:
-    """Returns the unique tuple of these names, which are interned."""
+    """Returns the tuple of interned names that the cache keeps for all tuples equal to this one."""
     if "" in names:
         raise make_error(ValueError, "The name of an axis must not be empty.")
     return tuple(sys.intern(str(name)) for name in names)
@@ -125,12 +128,10 @@ def make_axes(**sizes: int) -> tuple[Axis, ...]:
 
 def axis_name(selection: AxisSelector, names: Names = ()) -> str:
     """Returns the name of an axis given as an `Axis` or by name; an error lists the known `names`."""
-    if type(selection) is str:
-        return selection
+    if isinstance(selection, str):
+        return str(selection)  # a plain string also for a subclass
     if isinstance(selection, Axis):
         return selection.name
-    if isinstance(selection, str):
-        return str(selection)
     raise _make_selector_error(selection, names)
 
 
@@ -147,11 +148,11 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
         return (spec,)
     if get_items := getattr(spec, "items", None):
         return tuple(Axis(name, size) for name, size in get_items())
+    check_ordered(spec)
     entries: Any = spec  # users pass what the type does not allow, which the loop below reports
-    if type(entries) is not tuple:
-        check_ordered(entries)
-    is_single = isinstance(entries, str) or not isinstance(entries, Iterable) or hasattr(entries, "dtype")
-    axes: tuple[Any, ...] = (entries,) if is_single else tuple(entries)
+    if isinstance(entries, str) or not isinstance(entries, Iterable) or hasattr(entries, "dtype"):
+        entries = (entries,)  # reported as a whole, not by its characters or elements
+    axes: tuple[Any, ...] = tuple(entries)
     for axis in axes:
         if isinstance(axis, str):
             raise make_error(TypeError, f"A new axis needs a size: give `Axis({axis!r}, size)` instead of {axis!r}.")
@@ -206,7 +207,7 @@ def make_hashable_selection(selection: AxisSelection | PartialAxisSpec | None, n
     selectors: Any = parse_selection(selection, names)  # pyright: ignore[reportArgumentType]
     for axis in selectors:
         if type(axis) is not str and axis is not ...:
-            axis_name(axis, names)
+            axis_name(axis, names)  # for its error
     return selectors
 
 
@@ -275,7 +276,7 @@ def check_rank(names: Names, sizes: Sequence[int]) -> None:
         )
 
 
-def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> dict[str, int]:
+def check_matching_sizes(*operands: Operand) -> dict[str, int]:
     """Returns the size of each name of the operands; raises a ValueError if one name has two sizes."""
     known_sizes: dict[str, int] = {}
     for names, sizes in operands:

@@ -7,14 +7,14 @@ of size 1 for the names it lacks, so that nothing is copied to full size.
 import functools
 import operator
 from collections.abc import Callable, Hashable
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._jax_compat import is_sharding_type_error
-from ._axis import Names, check_matching_sizes, check_rank
+from ._axis import Names, Operand, check_matching_sizes, check_rank
 from ._axis_layout import get_entry_axes
 from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_jit, cached_plan, jit_inline
@@ -23,10 +23,6 @@ from ._operation import run_operation
 from ._reduced_types import broadcast_reduced, get_reduced_axes
 from ._sharding import get_out_sharding, reshard_by_name
 from ._traceback import make_error
-
-
-Operand: TypeAlias = tuple[Names, tuple[int, ...]]
-"""The names and sizes of an operand, both empty for a number."""
 
 
 def align_axes(array: Any, names: Names, target: Names) -> Any:

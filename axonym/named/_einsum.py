@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ._axis import AxisSelector, Names, check_matching_sizes, intern_names
+from ._axis import AxisSelector, Names, Operand, check_matching_sizes, intern_names
 from ._base import N, check_named
 from ._cache import cached_plan
 from ._dot import contract_axes, get_natural_order
@@ -30,9 +30,9 @@ def einsum(
     A single pair of braces is for all operands together, each of which has some of the axes: `"{c e} -> e"` sums over
     `c` and keeps all others, as leading axes if there is no `...` in the result.
 
-    With nothing left of the `->`, the result names all axes to keep, and the others are summed over: `"-> b e"`.
-    `...` in the result stands for the axes that no operand mentions, first those of several operands, in the order of
-    `dot`. Without it there must be no such axes.
+    Without operands the result names all axes to keep, and the others are summed over: `"-> b e"`. `...` in the
+    result stands for the axes that no operand mentions, in the order of `dot`: those of several arrays first. Without
+    it there must be no such axes.
 
     Args:
         equation: The equation.
@@ -42,8 +42,8 @@ def einsum(
         **aliases: The axis, its name, or only the size that an identifier stands for.
 
     Returns:
-        Array with the axes of the result, in that order. Two arrays take one `dot_general`, without a transpose if one
-        of their two orders needs none; more arrays are multiplied in the order that `jax.numpy.einsum` finds.
+        Array with the axes of the result, in that order. Two arrays take one `dot_general`, in the order of the two
+        that needs no transpose if there is one; more arrays are multiplied in the order that `jax.numpy.einsum` finds.
 
     Raises:
         TypeError: If no array is given, one is not named, or an alias has a wrong type.
@@ -66,53 +66,53 @@ def einsum(
         raise TypeError("`einsum` needs at least one array.")
     for x in arrays:
         check_named(x)
-    operand_names, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
-    summed, names = _plan_einsum(equation, operand_names, shapes, check_aliases(aliases))
-    return contract_axes(arrays, summed, names, precision, preferred_element_type, function="einsum")
+    array_axes = tuple([(x.names, x.array.shape) for x in arrays])
+    summed_names, names = _plan_einsum(equation, array_axes, check_aliases(aliases))
+    return contract_axes(arrays, summed_names, names, precision, preferred_element_type, function="einsum")
 
 
 @cached_plan
 def _plan_einsum(
     equation: str,
-    operand_names: tuple[Names, ...],
-    shapes: tuple[tuple[int, ...], ...],
+    array_axes: tuple[Operand, ...],
     aliases: tuple[tuple[str, Alias], ...],
 ) -> tuple[Names, Names]:
     """Returns the names summed over, and the names of the result in order."""
     expression = parse_pattern(equation)
-    pairs = [*zip(operand_names, shapes, strict=True)]
-    sizes = check_matching_sizes(*pairs)
-    text = " and ".join(format_axes(*pair) for pair in pairs)
+    sizes = check_matching_sizes(*array_axes)
+    text = " and ".join(format_axes(*axes) for axes in array_axes)
     with explain_fault(equation, f"cannot contract {text}"):
-        _check_equation(expression, len(operand_names))
+        _check_equation(expression, len(array_axes))
         binding = Binding(expression, aliases)
-        if _is_shared(expression):
-            pairs = [(tuple(sizes), tuple(sizes.values()))]
-        for side, pair in zip(expression.operands, pairs, strict=False):  # there may be no operands in the equation
-            binding.match_axes(side, *pair)
-        unmentioned = tuple(name for name in get_natural_order(operand_names, ()) if name not in binding.axes.values())
+        if _has_shared_braces(expression):
+            binding.match_axes(expression.operands[0], tuple(sizes), tuple(sizes.values()))
+        elif expression.operands:
+            for side, (names, shape) in zip(expression.operands, array_axes, strict=True):
+                binding.match_axes(side, names, shape)
+        natural_order = get_natural_order(tuple(names for names, _ in array_axes), ())
+        unmentioned = tuple(name for name in natural_order if name not in binding.axes.values())
         names = _order_result_names(expression, binding, sizes, unmentioned)
     return tuple(name for name in sizes if name not in names), intern_names(names)
 
 
-def _check_equation(expression: Expression, count: int) -> None:
+def _check_equation(expression: Expression, array_count: int) -> None:
     for side in (*expression.operands, expression.result):
         for group in side.groups:
             raise Fault(group.at, "`einsum` cannot split or merge axes; use `rearrange`")
     if len(expression.result.rest) > 1:
         raise Fault(expression.result.rest[1].at, "'...' may occur only once in the result")
-    stated = len(expression.operands)
-    if stated not in (0, count) and not _is_shared(expression):
+    operand_count = len(expression.operands)
+    if operand_count not in (0, array_count) and not _has_shared_braces(expression):
         # The caret is at the first operand without an array, or at the last operand.
         raise Fault(
-            expression.operands[min(stated, count + 1) - 1].at,
-            f"operands in the equation: {stated}, arrays given: {count}",
+            expression.operands[min(operand_count, array_count + 1) - 1].at,
+            f"operands in the equation: {operand_count}, arrays given: {array_count}",
         )
-    if expression.result.rest and stated and all(side.ordered and not side.rest for side in expression.operands):
+    if expression.result.rest and operand_count and all(side.ordered and not side.rest for side in expression.operands):
         raise Fault(expression.result.rest[0].at, "this '...' needs one in an operand")
 
 
-def _is_shared(expression: Expression) -> bool:
+def _has_shared_braces(expression: Expression) -> bool:
     """Returns whether one pair of braces is for all operands."""
     return len(expression.operands) == 1 and not expression.operands[0].ordered
 
@@ -120,28 +120,28 @@ def _is_shared(expression: Expression) -> bool:
 def _order_result_names(expression: Expression, binding: Binding, sizes: dict[str, int], unmentioned: Names) -> Names:
     """Returns the names of the result, with the axes that no operand mentions in place of `...`."""
     result = expression.result
-    stated: list[str] = []
+    names: list[str] = []
     for term in result.terms:
         name = binding.get_name(term.name)
         if term.name == REST:
-            stated.append(REST)
+            names.append(REST)
         elif name not in sizes:
             raise Fault(term.at, f"no operand has an axis {name!r}{suggest_name(name, [*binding.axes, *sizes])}")
         else:
             binding.bind(term, name)
             binding.check_size(term, sizes[name])
-            stated.append(name)
-    other_names = tuple(name for name in unmentioned if name not in stated)
+            names.append(name)
+    other_names = tuple(name for name in unmentioned if name not in names)
     # A pair of braces for all operands lists what to sum over, so the other axes are kept, and lead.
-    if _is_shared(expression) and not result.rest:
-        return (*other_names, *stated)
-    if REST in stated:
-        position = stated.index(REST)
-        return (*stated[:position], *other_names, *stated[position + 1 :])
+    if _has_shared_braces(expression) and not result.rest:
+        return (*other_names, *names)
+    if REST in names:
+        position = names.index(REST)
+        return (*names[:position], *other_names, *names[position + 1 :])
     # Without operands in the equation, axes that the result does not name are summed over.
     if other_names and expression.operands:
         problem = f"{format_axes(other_names)} is not mentioned"
         raise Fault(
             result.at, f"{problem}; write '...' in the result to keep it, or name it in an operand to sum over it"
         )
-    return tuple(stated)
+    return tuple(names)

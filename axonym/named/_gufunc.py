@@ -11,6 +11,7 @@ from ._axis import (
     AxisSelection,
     AxisSelector,
     Names,
+    Operand,
     axis_name,
     check_unique_names,
     find_axes,
@@ -18,7 +19,7 @@ from ._axis import (
     parse_selection,
 )
 from ._base import N, check_named, with_array
-from ._broadcasting import Operand, align_axes, broadcast_names
+from ._broadcasting import align_axes, broadcast_names
 from ._cache import cached_plan, jit_inline
 from ._format import format_axes
 from ._operation import run_operation

@@ -71,6 +71,8 @@ class NamedArrayAdapter(NDArrayAdapter[NamedBase]):
 
     def should_autovisualize(self, array: NamedBase) -> bool:
         plain: Any = array.array
+        if isinstance(plain, np.ndarray):
+            return True
         if not isinstance(plain, jax.Array) or is_traced(plain):
-            return isinstance(plain, np.ndarray)
+            return False
         return not plain.is_deleted() and (plain.is_fully_addressable or plain.is_fully_replicated)

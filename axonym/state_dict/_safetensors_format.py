@@ -1,4 +1,4 @@
-"""The format of safetensors: headers, and slices of arrays, written to and read from their places in files.
+"""Files in the format of safetensors: their headers, and reading and writing slices of their arrays.
 
 A file is the length of its header in 8 bytes, the header in JSON, and the arrays one after the other in row-major
 order; see https://huggingface.co/docs/safetensors. The library of that name writes entire arrays in one process, and
@@ -32,7 +32,7 @@ Box: TypeAlias = tuple[tuple[int, int], ...]
 
 METADATA = "axonym"
 _CHECKSUM = "crc32"
-_LENGTH = 8  # bytes of the length of the header, and what it is padded to
+_HEADER_START = 8  # bytes that hold the size of the header, which is padded to a multiple of this number
 _LONGEST_HEADER = 100_000_000  # bytes, as in the library
 
 _DTYPES = {
@@ -59,7 +59,7 @@ _DTYPES = {
 _CODES = {name: code for code, name in _DTYPES.items()}
 
 _CHUNK = 1 << 23  # bytes that are copied at once
-_ALIGNMENT = 64  # bytes; JAX takes such memory for a CPU device as it is
+_ALIGNMENT = 64  # bytes; a CPU device of JAX uses memory so aligned without copying it
 
 
 class SavedArray(NamedTuple):
@@ -117,20 +117,22 @@ class SafetensorsFile:
 
     def _read_header(self) -> tuple[dict[str, SavedArray], str | None]:
         """Returns the arrays by key, and the name of the save that wrote the file."""
-        total, length = len(self.memory), int.from_bytes(self.memory[:_LENGTH], "little")
-        if total < _LENGTH or length > min(total - _LENGTH, _LONGEST_HEADER):
-            raise ValueError(f"its header has {length} bytes, the file {total}")
-        header = check_object("its header", parse_json(self.memory[_LENGTH : _LENGTH + length]))
+        file_size, header_size = len(self.memory), int.from_bytes(self.memory[:_HEADER_START], "little")
+        data_start = _HEADER_START + header_size
+        if file_size < data_start or header_size > _LONGEST_HEADER:
+            raise ValueError(f"its header has {header_size} bytes, the file {file_size}")
+        header = check_object("its header", parse_json(self.memory[_HEADER_START:data_start]))
         metadata = check_object("its metadata", header.pop("__metadata__", None) or {})
         axonym_metadata = check_object("its metadata", parse_json(metadata.pop(METADATA, "{}")))
         checksum = axonym_metadata.pop(_CHECKSUM, None)
-        if checksum != (compute_checksum(header, metadata, axonym_metadata) if axonym_metadata else None):
+        expected = compute_checksum(header, metadata, axonym_metadata) if axonym_metadata else None
+        if checksum != expected:
             raise ValueError("the checksum of its header differs")
         # A damaged byte in the name `METADATA` would turn off all checks of what is in it.
         if not axonym_metadata and any(_CHECKSUM in text for text in metadata.values()):
             raise ValueError("its metadata has another name")
         arrays: dict[str, SavedArray] = {}
-        start = end = _LENGTH + length
+        end = data_start
         entries = [_parse_entry(key, entry) for key, entry in header.items()]
         # The arrays have to follow one another without gaps, in whatever order the header lists them.
         for key, dtype, shape, first_byte, end_byte in sorted(entries, key=lambda entry: entry[3:]):
@@ -138,12 +140,12 @@ class SafetensorsFile:
             saved_axes = None if axes is None else tuple(tuple((name, size) for name, size in dim) for dim in axes)
             if saved_axes is not None and [math.prod(size for _, size in dim) for dim in saved_axes] != [*shape]:
                 raise ValueError(f"the axes of {key!r} do not fit its shape")
-            if start + first_byte != end or end_byte - first_byte != math.prod(shape) * dtype.itemsize:
+            if data_start + first_byte != end or end_byte - first_byte != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"the offsets of {key!r} do not fit its shape, or overlap others")
             arrays[key] = SavedArray(self, dtype, shape, end, saved_axes, axonym_metadata.get("keys", {}).get(key))
-            end = start + end_byte
-        if end != total:
-            raise ValueError(f"its arrays end at byte {end}, the file has {total}")
+            end = data_start + end_byte
+        if end != file_size:
+            raise ValueError(f"its arrays end at byte {end}, the file has {file_size}")
         save = axonym_metadata.get("save")
         if save is not None and not isinstance(save, str):
             raise ValueError("the name of its save is not a string")
@@ -222,11 +224,10 @@ def make_header(arrays: Mapping[str, ArrayInfo], save: str) -> tuple[bytes, dict
     metadata = {"format": "pt"}  # which `transformers` asks for
     axonym_metadata[_CHECKSUM] = compute_checksum(entries, metadata, axonym_metadata)
     text = json.dumps({"__metadata__": {**metadata, METADATA: json.dumps(axonym_metadata)}, **entries}).encode()
-    text += b" " * (-len(text) % _LENGTH)  # so that the arrays are aligned, too
-    start = _LENGTH + len(text)
-    return len(text).to_bytes(_LENGTH, "little") + text, {
-        key: start + entry["data_offsets"][0] for key, entry in entries.items()
-    }
+    text += b" " * (-len(text) % _HEADER_START)  # so that the arrays are aligned, too
+    data_start = _HEADER_START + len(text)
+    array_starts = {key: data_start + entry["data_offsets"][0] for key, entry in entries.items()}
+    return len(text).to_bytes(_HEADER_START, "little") + text, array_starts
 
 
 class _Slice(NamedTuple):
@@ -247,9 +248,9 @@ def write_array(file: int, start: int, array: Any) -> None:
 
 
 def _list_slices(array: Any) -> list[_Slice]:
-    if not isinstance(array, jax.Array) or array.is_fully_addressable:  # the same in each process
-        if jax.process_index() > 0:
-            return []
+    is_same_in_each_process = not isinstance(array, jax.Array) or array.is_fully_addressable
+    if is_same_in_each_process and jax.process_index() > 0:
+        return []
     if not isinstance(array, jax.Array):
         return [_Slice(tuple((0, size) for size in array.shape), array)]
     return [
@@ -318,12 +319,13 @@ def _write_box(file: int, start: int, shape: tuple[int, ...], box: Box, data: np
     if data.size == 0:
         return
     partial_dims = [dim for dim, (first, stop) in enumerate(box) if shape[dim] != stop - first]
-    outer = max(partial_dims, default=0)  # the dimensions after this one are written entirely
+    outer = max(partial_dims, default=0)  # the dimensions after this one are whole, so their elements are adjacent
     strides = [math.prod(shape[dim + 1 :]) * data.dtype.itemsize for dim in range(len(shape))]
     first_byte = start + sum(first * stride for (first, _), stride in zip(box, strides, strict=True))
-    rows = np.ascontiguousarray(data).view(np.uint8) if data.ndim else data.reshape(1).view(np.uint8)
+    rows = np.ascontiguousarray(data).view(np.uint8)
     for index in np.ndindex(data.shape[:outer]):
-        _write_bytes(file, rows[index], first_byte + sum(map(math.prod, zip(index, strides, strict=False))))
+        offset = sum(position * stride for position, stride in zip(index, strides[:outer], strict=True))
+        _write_bytes(file, rows[index], first_byte + offset)
 
 
 def _write_bytes(file: int, data: np.ndarray, start: int) -> None:
@@ -353,7 +355,7 @@ def read_array(saved_array: SavedArray, view: np.ndarray, dtype: Any, sharding: 
     arrays: list[jax.Array] = []
     for box, replica_devices in devices.items():
         data = copy_box(saved_array, view, dtype, box)
-        # Until they have it, so that there is one slice at a time in the memory of the host.
+        # Waits until the devices have the slice, so that the host holds one at a time.
         arrays += jax.block_until_ready([jax.device_put(data, device) for device in replica_devices])
     return jax.make_array_from_single_device_arrays(view.shape, sharding, arrays, dtype=dtype)
 
@@ -369,7 +371,7 @@ def copy_box(saved_array: SavedArray, view: np.ndarray, dtype: Any, box: Box | N
     buffer = np.empty(math.prod(shape) * dtype.itemsize + _ALIGNMENT, np.uint8)
     padding = -buffer.ctypes.data % _ALIGNMENT
     copy = buffer[padding : padding + len(buffer) - _ALIGNMENT].view(dtype).reshape(shape)
-    # In parts, so that no more than one of them is in memory twice: as a copy, and as pages of the file.
+    # In parts, each of which is in memory twice until it is released: as a copy, and as pages of the file.
     for part in _split_box(box, view.dtype.itemsize):
         elements = view[tuple(slice(start, stop) for start, stop in part)]
         if (problem := find_range_problem(elements, dtype)) is not None:

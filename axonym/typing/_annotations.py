@@ -19,23 +19,23 @@ class _AnnotationMeta(type):
     """Metaclass of annotations: `isinstance` checks the names, then jaxtyping checks the dtype and the sizes."""
 
     pattern: AxisPattern
-    elements: Any
+    dtype: Any  # of jaxtyping, such as `jaxtyping.Float`
 
     def __instancecheck__(cls, x: Any) -> bool:
         if not isinstance(x, NamedBase) or not cls.pattern.matches(x.names, tuple(x.array.shape)):
             return False
-        return isinstance(x, _make_jaxtyping_annotation(cls.elements, cls.pattern, x.names))
+        return isinstance(x, _make_jaxtyping_annotation(cls.dtype, cls.pattern, x.names))
 
     def __repr__(cls) -> str:
         return f"{cls.__module__}.{cls.__name__}"
 
 
 @cached_plan
-def _make_jaxtyping_annotation(elements: Any, pattern: AxisPattern, names: Names) -> Any:
+def _make_jaxtyping_annotation(dtype: Any, pattern: AxisPattern, names: Names) -> Any:
     """Returns jaxtyping's annotation for an array of these names, which binds a size to each name in the pattern."""
     # "_" is an axis whose size is not bound.
     axes = (name if name in pattern.names and name.isidentifier() else "_" for name in names)
-    return elements[NamedBase, " ".join(axes)]
+    return dtype[NamedBase, " ".join(axes)]
 
 
 class DtypeAnnotation:
@@ -45,9 +45,9 @@ class DtypeAnnotation:
     array classes other than `NamedArray` it is jaxtyping's annotation.
     """
 
-    def __init__(self, name: str, elements: Any) -> None:
+    def __init__(self, name: str, dtype: Any) -> None:
         self._name = name
-        self._elements = elements
+        self._dtype = dtype
 
     def __getitem__(self, item: Any) -> Any:
         """Returns the annotation for an array class and axes."""
@@ -57,9 +57,9 @@ class DtypeAnnotation:
         if isinstance(array, type) and issubclass(array, NamedBase):
             name = f"{self._name}[{array.__name__}, {axes!r}]"
             pattern = AxisPattern.parse(axes)
-            attributes = {"__module__": "axonym.typing", "pattern": pattern, "elements": self._elements}
+            attributes = {"__module__": "axonym.typing", "pattern": pattern, "dtype": self._dtype}
             return _AnnotationMeta(name, (), attributes)
-        return self._elements[array, axes]
+        return self._dtype[array, axes]
 
     def __repr__(self) -> str:
         return f"axonym.typing.{self._name}"

@@ -353,7 +353,7 @@ def test_options_that_do_not_fit_are_errors(auto_mesh):
     with pytest.raises(ValueError, match="`ShardedLoader` needs a mesh; set one with"):
         ShardedLoader([], MAPPING)
     for value, error, message in ((0, ValueError, "at least 1, not 0"), (1.5, TypeError, "an integer, not 1.5")):
-        with pytest.raises(error, match=f"`prefetch` is {message}"):
+        with pytest.raises(error, match=f"`prefetch` must be {message}"):
             ShardedLoader([], MAPPING, auto_mesh, value)
     with pytest.raises(TypeError, match=r"`axes\['x'\]` is a name, an `Axis`, or a tuple of these, not 3"):
         ShardedLoader([], MAPPING, auto_mesh, axes={"x": 3})

@@ -20,7 +20,7 @@ def count_elements(axes: AxisSpec) -> int:
         >>> hax.nn.mup.count_elements(hax.make_axes(heads=2, head_dim=4))
         8
     """
-    return max(1, math.prod(axis.size for axis in parse_axes(axes)))
+    return max(1, math.prod(axis.size for axis in parse_axes(axes)))  # scales divide by it
 
 
 class AbstractReparam(ABC):
@@ -124,7 +124,7 @@ class InputLinearMup(AbstractLinearReparam):
 
 
 class HiddenLinearMup(LinearStandardParam):
-    """The parametrization of a hidden layer under muP: the learning rate is divided by the inputs.
+    """The parametrization of a hidden layer under muP: the learning rate is divided by the number of inputs.
 
     Example:
         >>> import axonym.haliax as hax
@@ -139,7 +139,7 @@ class HiddenLinearMup(LinearStandardParam):
 
 
 class OutputLinearMup(InputLinearMup):
-    """The parametrization of an output layer under muP: products are divided by the inputs.
+    """The parametrization of an output layer under muP: products are divided by the number of inputs.
 
     Example:
         >>> import axonym.haliax as hax
@@ -154,7 +154,7 @@ class OutputLinearMup(InputLinearMup):
 
 
 class EmbeddingStandardParam(AbstractEmbeddingReparam):
-    """The standard parametrization of an embedding: vectors of standard deviation 1 / elements of a vector.
+    """The standard parametrization of an embedding: weights of standard deviation 1 / vector size.
 
     Example:
         >>> import axonym.haliax as hax
@@ -166,12 +166,12 @@ class EmbeddingStandardParam(AbstractEmbeddingReparam):
 
     @staticmethod
     def init_scale(In: AxisSpec, Out: AxisSpec) -> float:
-        """Returns 1 / elements of a vector."""
+        """Returns 1 / vector size."""
         return 1 / count_elements(Out)
 
 
 class EmbeddingMup(AbstractEmbeddingReparam):
-    """The parametrization of an embedding under muP: scores are divided by the elements of a vector.
+    """The parametrization of an embedding under muP: scores are divided by the vector size.
 
     Example:
         >>> import axonym.haliax as hax
@@ -188,7 +188,7 @@ class EmbeddingMup(AbstractEmbeddingReparam):
 
     @property
     def unembed_active_scale(self) -> float:
-        """1 / elements of a vector."""
+        """1 / vector size."""
         return 1 / count_elements(self.Embed)
 
 

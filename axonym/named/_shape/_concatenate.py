@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from .._axis import (
     Axis,
     AxisSelector,
     Names,
+    Operand,
     axis_name,
     check_rank,
     check_unique_names,
@@ -29,9 +30,6 @@ from .._format import format_axes, format_value
 from .._operation import replicate_axes, run_operation
 from .._sharding import reshard_by_name
 from .._traceback import make_error
-
-
-_Operand: TypeAlias = tuple[Names, tuple[int, ...]]
 
 
 def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -58,21 +56,21 @@ def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
 
 
 @cached_plan
-def _plan_stack(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Callable[..., Any], Names]:
+def _plan_stack(axis: AxisSelector, operands: tuple[Operand, ...]) -> tuple[Callable[..., Any], Names]:
     name = axis_name(axis)
-    row_names = _check_same_axes("stack", name, operands, None)
+    first_names = _check_same_axes("stack", name, operands, None)
     if isinstance(axis, Axis) and axis.size != len(operands):
         raise make_error(
             ValueError, f"axis {name!r} has size {axis.size}, {len(operands)} arrays were given to `stack`"
         )
-    check_unique_names((name, *row_names))
-    names = intern_names((name, *row_names))
+    check_unique_names((name, *first_names))
+    names = intern_names((name, *first_names))
     operand_names = [array_names for array_names, _ in operands]
 
-    def stack_rows(*arrays: Any) -> Any:
-        return jnp.stack(_align_rows(arrays, operand_names, row_names, row_names))
+    def stack_arrays(*arrays: Any) -> Any:
+        return jnp.stack(_align_arrays(arrays, operand_names, first_names, first_names))
 
-    return jit_inline(functools.partial(run_operation, stack_rows, operand_names, names)), names
+    return jit_inline(functools.partial(run_operation, stack_arrays, operand_names, names)), names
 
 
 def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -98,7 +96,7 @@ def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
 
 
 @cached_plan
-def _plan_concatenate(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Callable[..., Any], Names]:
+def _plan_concatenate(axis: AxisSelector, operands: tuple[Operand, ...]) -> tuple[Callable[..., Any], Names]:
     name = axis_name(axis)
     names = _check_same_axes("concatenate", name, operands, name)
     if name not in names:
@@ -113,16 +111,18 @@ def _plan_concatenate(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tup
     # Not sharded along the axis: an array may have fewer elements there than the mesh axis has devices.
     sharded_names = (*names[:dim], "", *names[dim + 1 :])
 
-    def concatenate_rows(*arrays: Any) -> Any:
-        return jnp.concatenate(_align_rows(arrays, operand_names, names, sharded_names), axis=dim)
+    def concatenate_arrays(*arrays: Any) -> Any:
+        return jnp.concatenate(_align_arrays(arrays, operand_names, names, sharded_names), axis=dim)
 
-    return jit_inline(functools.partial(run_operation, concatenate_rows, operand_names, names)), names
+    return jit_inline(functools.partial(run_operation, concatenate_arrays, operand_names, names)), names
 
 
-def _align_rows(arrays: Sequence[Any], operands: Sequence[Names], names: Names, sharded_names: Names) -> list[Any]:
+def _align_arrays(
+    arrays: Sequence[Any], operand_names: Sequence[Names], names: Names, sharded_names: Names
+) -> list[Any]:
     """Returns arrays to join with their axes in the same order and sharded alike."""
-    rows = [align_axes(array, array_names, names) for array, array_names in zip(arrays, operands, strict=True)]
-    return [reshard_by_name(row, sharded_names) for row in rows]
+    aligned = [align_axes(array, array_names, names) for array, array_names in zip(arrays, operand_names, strict=True)]
+    return [reshard_by_name(array, sharded_names) for array in aligned]
 
 
 def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -132,14 +132,14 @@ def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, ar
             f"`{function}` takes an axis and a list of arrays, `{function}('pos', [x, y])`, not "
             f"{format_value(axis)} and {format_value(arrays)}.",
         )
-    rows = list(arrays)
-    for x in rows:
+    operands = list(arrays)
+    for x in operands:
         check_named(x)
-    call, names = plan(axis, tuple([(x.names, x.array.shape) for x in rows]))
-    return with_array(rows[0], call(*[x.array for x in rows]), names)
+    call, names = plan(axis, tuple([(x.names, x.array.shape) for x in operands]))
+    return with_array(operands[0], call(*[x.array for x in operands]), names)
 
 
-def _check_same_axes(function: str, name: str, operands: tuple[_Operand, ...], joined_axis: str | None) -> Names:
+def _check_same_axes(function: str, name: str, operands: tuple[Operand, ...], joined_axis: str | None) -> Names:
     """Returns the names of the first array, which all must have, with the same sizes except along `joined_axis`."""
     if not operands:
         raise make_error(ValueError, f"`{function}` along {name!r} needs at least one array")
@@ -225,8 +225,8 @@ def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
         raise TypeError(
             f"`split` takes the axes of the pieces, as in make_axes(head=2, tail=3), not {format_value(new_axes)}."
         )
-    axis_name(axis)  # raises an error for anything else, which may not be hashable
-    pieces = tuple([piece if isinstance(piece, Axis) else parse_one_axis(piece) for piece in new_axes])
+    axis_name(axis)  # raises an error for what is not an axis, and may not be hashable
+    pieces = tuple([parse_one_axis(piece) for piece in new_axes])
     call, names = _plan_split(x.names, x.array.shape, axis, pieces)
     return tuple([with_array(x, array, array_names) for array, array_names in zip(call(x.array), names, strict=True)])
 

@@ -66,10 +66,9 @@ def scan(
         (6, Array([0, 1, 3, 6], dtype=int32))
     """
     check_callable("scan", f)
-    call_fn: Callable[..., Any] = f
 
-    def call_step(carry: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        return check_scan_result(call_fn(carry, *args, **kwargs))
+    def call_step(*args: P.args, **kwargs: P.kwargs) -> tuple[C, R]:
+        return check_scan_result(f(*args, **kwargs))
 
     loop = _Loop("scan", f, call_step, parse_mapped_axes(axis), is_scanned, parse_remat(remat), reverse, unroll)
 
@@ -115,10 +114,9 @@ def fold(
         6
     """
     check_callable("fold", fn)
-    call_fn: Callable[..., Any] = fn
 
-    def call_step(carry: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, None]:
-        return call_fn(carry, *args, **kwargs), None
+    def call_step(*args: P.args, **kwargs: P.kwargs) -> tuple[R, None]:
+        return fn(*args, **kwargs), None
 
     loop = _Loop("fold", fn, call_step, parse_mapped_axes(axis), is_scanned, parse_remat(remat), reverse, unroll)
 
@@ -169,10 +167,10 @@ def map(
 
 
 class _Loop(NamedTuple):
-    """The body of a loop and the options of the function that runs it."""
+    """The body of a loop and the options given to `scan`, `fold` or `map`."""
 
-    function: str  # the name of that function, for errors
-    called: Callable[..., Any]  # the function given to it, for errors
+    transform: str  # which of these three, for errors
+    user_function: Callable[..., Any]  # for errors, which name its parameters
     step: Callable[..., tuple[Any, Any]]  # takes a carry and slices, returns the next carry and a result
     axes: tuple[AxisSelector, ...]  # outermost first
     slice_spec: SliceSpec
@@ -185,7 +183,7 @@ def _run_loop(loop: _Loop, init: Any, arguments: Any) -> tuple[Any, Any]:
     if not loop.axes:  # within the innermost loop
         args, kwargs = arguments
         return loop.step(init, *args, **kwargs)
-    sliced_args = slice_args(arguments, loop.axes[0], loop.slice_spec, loop.function, loop.called)
+    sliced_args = slice_args(arguments, loop.axes[0], loop.slice_spec, loop.transform, loop.user_function)
     if any(is_traced(leaf) for leaf in jax.tree.leaves((init, sliced_args.leaves))):
         carry, results = _scan_slices(loop, init, sliced_args)
     else:
@@ -211,7 +209,7 @@ def _scan_slices(loop: _Loop, init: Any, sliced_args: SlicedArgs) -> tuple[Any, 
 
     def run_step(carry: Any, slices: Sequence[Any]) -> tuple[Any, Any]:
         next_carry, results = _run_loop(inner_loop, carry, sliced_args.insert_slices(slices))
-        _check_carry(loop.function, carry, next_carry)
+        _check_carry(loop.transform, carry, next_carry)
         return _reshard_carry(next_carry), pack_stacked(results, name)
 
     arrays = [_move_to_front(array, dim) for array, dim in zip(*sliced_args.get_sliced(), strict=True)]
@@ -219,12 +217,12 @@ def _scan_slices(loop: _Loop, init: Any, sliced_args: SlicedArgs) -> tuple[Any, 
     return checkpoint_scan(scan, run_step, loop.policy, size)(_reshard_carry(init), arrays)
 
 
-def _check_carry(function: str, carry: Any, next_carry: Any) -> None:
+def _check_carry(transform: str, carry: Any, next_carry: Any) -> None:
     """Raises a TypeError if a step changes the axes or dtype of its carry; JAX checks everything else."""
     leaves, treedef = jax.tree.flatten(carry, is_leaf=is_named_array)
     next_leaves, next_treedef = jax.tree.flatten(next_carry, is_leaf=is_named_array)
     if treedef != next_treedef:
-        # JAX reports all other changes of the structure.
+        # A named array that becomes another tree, or the reverse; JAX reports all other changes of the structure.
         if not is_named_array(carry) and not is_named_array(next_carry):
             return
         leaves, next_leaves = [carry], [next_carry]
@@ -234,14 +232,14 @@ def _check_carry(function: str, carry: Any, next_carry: Any) -> None:
         if _get_carry_axes(leaf) != _get_carry_axes(next_leaf):
             raise make_error(
                 TypeError,
-                f"The carry of `{function}` is {_format_carry(leaf)} before a step and {_format_carry(next_leaf)} "
+                f"The carry of `{transform}` is {_format_carry(leaf)} before a step and {_format_carry(next_leaf)} "
                 "after it; every step must return it with the same axes in the same order.",
             )
         # JAX itself converts a weakly typed carry to the dtype that the step returns.
         if leaf.dtype != next_leaf.dtype and not jax.typeof(leaf.array).weak_type:
             raise make_error(
                 TypeError,
-                f"The carry of `{function}` is {_format_carry(leaf)} of {leaf.dtype} before a step and of "
+                f"The carry of `{transform}` is {_format_carry(leaf)} of {leaf.dtype} before a step and of "
                 f"{next_leaf.dtype} after it; convert it with `astype`.",
             )
 

@@ -25,9 +25,23 @@ from ...partitioning._leaves import count_array_bytes
 Dim: TypeAlias = tuple[str, int]  # the name of an axis, empty if it has none, and its size
 Origin: TypeAlias = int | None  # the leaf of the arguments that a value is a copy or a part of, if any
 _COPIES = frozenset(
-    {"broadcast_in_dim", "convert_element_type", "copy", "copy_p", "dynamic_slice", "expand_dims", "name"}
-    | {"optimization_barrier", "reduce_precision", "reshape", "reshard", "sharding_constraint", "slice", "squeeze"}
-    | {"transpose"}
+    {
+        "broadcast_in_dim",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "dynamic_slice",
+        "expand_dims",
+        "name",
+        "optimization_barrier",
+        "reduce_precision",
+        "reshape",
+        "reshard",
+        "sharding_constraint",
+        "slice",
+        "squeeze",
+        "transpose",
+    }
 )
 _PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
 _ADDITIONS = frozenset({"add", "add_any"})
@@ -76,7 +90,7 @@ class Sum(NamedTuple):
     """A sum over dimensions that may be sharded: of a product, or of several that are added.
 
     Attributes:
-        result: The sum; if it is sharded at once, with the names of the dimensions that are.
+        result: The sum, as it is after a reshard that directly follows and shards more of its dimensions.
         reduced: The dimensions that it sums over.
     """
 
@@ -93,10 +107,10 @@ class NamedProgram:
         products: Products, and how often each is computed.
         sums: Sums, and how often each is computed.
         reshards: Arrays that lose the sharding of some dimensions, before and after, and how often.
-        saved: Arrays that loops collect over their turns, such as activations for the backward pass, and their number.
-        arrays: The sets of names that occur in one array.
+        saved: Arrays that iterations of loops collect, such as activations for the backward pass, and their number.
+        arrays: For each array, the set of its names.
         sizes: The sizes that each axis has in some array.
-        looped: The names of axes that a loop goes over.
+        looped: The names of the axes that loops slice.
         parameter_names: The names of the axes of the first argument.
         data_names: The names of the axes that only other arguments have.
     """
@@ -119,9 +133,10 @@ class NamedProgram:
 
 
 def make_named_shape(names: Sequence[str] | None, shape: Sequence[int], dtype: Any) -> NamedShape:
-    """Returns the dimensions of an array, of which the first have names, if any."""
+    """Returns the shape of an array whose first dimensions have these names; the others have none."""
     itemsize = count_array_bytes(dtype, (8,)) / 8  # elements may take half a byte
-    names = [*(names or ()), *[""] * (len(shape) - len(names or ()))]
+    names = tuple(names or ())
+    names += ("",) * (len(shape) - len(names))
     return NamedShape(tuple(zip(names, shape, strict=True)), itemsize)
 
 
@@ -187,35 +202,35 @@ class _ProgramReader:
         self.arrays: set[frozenset[str]] = set()
         self.sizes: dict[str, set[int]] = collections.defaultdict(set)
         self.looped: set[int] = set()
-        self._mapped: tuple[Dim, ...] = ()  # the names of the `shard_map` that is read
+        self._shard_map_dims: tuple[Dim, ...] = ()  # further dimensions of products in the `shard_map` that is read
 
     def read(self, jaxpr: Any, argument_origins: Sequence[Origin], runs: int) -> list[Origin]:
         """Reads a program whose arguments have these origins; returns the origins of its results."""
         jaxpr = _open_jaxpr(jaxpr)
         origins: dict[Any, Origin] = dict(zip(jaxpr.invars, argument_origins, strict=True))
-        sums: dict[Any, int] = {}  # the places in `_sums` of variables that are not summed over mesh axes yet
-        users: collections.Counter[Any] = collections.Counter()
+        # The index in `_sums` of each variable that may not be summed over devices yet.
+        partial_sums: dict[Any, int] = {}
+        use_counts: collections.Counter[Any] = collections.Counter()
         for variables in (*(equation.invars for equation in jaxpr.eqns), jaxpr.outvars):
-            users.update(variable for variable in variables if not isinstance(variable, core.Literal))
+            use_counts.update(variable for variable in variables if not isinstance(variable, core.Literal))
         for equation in jaxpr.eqns:
             operands = [_look_up(origins, variable) for variable in equation.invars]
             results = self._read_equation(equation, operands, runs)
-            self._follow_sum(equation, sums, runs)
+            self._follow_sum(equation, partial_sums, runs)
             for variable, origin in zip(equation.outvars, results, strict=True):
                 origins[variable] = origin
                 self.note_array(variable.aval)
-                if users[variable] > 1:  # what uses it needs it summed
-                    sums.pop(variable, None)
+                if use_counts[variable] > 1:  # so it is summed first, once for all uses
+                    partial_sums.pop(variable, None)
         return [_look_up(origins, variable) for variable in jaxpr.outvars]
 
     def _read_equation(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         name = equation.primitive.name
-        nothing: list[Origin] = [None] * len(equation.outvars)
         if name in _PRODUCTS:
-            product = _add_dims(_read_product(equation, operands), self._mapped)
+            product = _add_dims(_read_product(equation, operands), self._shard_map_dims)
             self.products[product] += runs
             self._sums.append((Sum(product.result, product.reduced), runs))
-        elif name in _SUMS and self._mapped:
+        elif name in _SUMS and self._shard_map_dims:
             self._note_sums_of_shards(equation, runs)
         elif name == "shard_map":
             return self._read_shard_map(equation, operands, runs)
@@ -226,12 +241,10 @@ class _ProgramReader:
         elif name in _COPIES:
             if name in _RESHARDS:
                 self._note_reshard(equation, operands, runs)
-            if len(nothing) == 1:
-                return operands[:1]  # the others are such as the places of a slice
-            return [*operands[: len(nothing)], *nothing[len(operands) :]]  # of `optimization_barrier`
+            return operands[: len(equation.outvars)]  # not the indices, which are the other operands of a slice
         elif name not in _KERNELS:
             return self._read_inner(equation, operands, runs)
-        return nothing
+        return [None] * len(equation.outvars)
 
     def count_sums(self) -> dict[Sum, int]:
         counts: collections.Counter[Sum] = collections.Counter()
@@ -239,14 +252,14 @@ class _ProgramReader:
             counts[reduction] += runs
         return dict(+counts)  # without those that were added to others
 
-    def _follow_sum(self, equation: Any, sums: dict[Any, int], runs: int) -> None:
-        """Joins sums into one collective: those that are added to one another, and those that are sharded at once."""
+    def _follow_sum(self, equation: Any, partial_sums: dict[Any, int], runs: int) -> None:
+        """Follows sums up to where they need a collective; those added to one another before share one."""
         name, results = equation.primitive.name, equation.outvars
-        operands: Any = [_look_up(sums, variable) for variable in equation.invars]
+        operands: Any = [_look_up(partial_sums, variable) for variable in equation.invars]
         if name in _PRODUCTS:
-            sums[results[0]] = len(self._sums) - 1
+            partial_sums[results[0]] = len(self._sums) - 1
         elif name in _COPIES and operands[0] is not None:
-            sums[results[0]] = operands[0]
+            partial_sums[results[0]] = operands[0]
             reduction, _ = self._sums[operands[0]]
             after = _read_shape(results[0].aval)
             if name in _RESHARDS and reduction.result.names < after.names:
@@ -258,12 +271,12 @@ class _ProgramReader:
                 reduced = tuple(dict.fromkeys((*first.reduced, *second.reduced)))
                 self._sums[operands[0]] = first._replace(reduced=reduced), runs
                 self._sums[operands[1]] = second, 0
-                sums[results[0]] = operands[0]
+                partial_sums[results[0]] = operands[0]
 
     def _note_sums_of_shards(self, equation: Any, runs: int) -> None:
         """Notes sums over mesh axes in a function of shards; results are taken to be sharded over its other axes."""
         axes = equation.params["axes"]
-        other_dims = tuple(dim for dim in self._mapped if dim[0] not in axes)
+        other_dims = tuple(dim for dim in self._shard_map_dims if dim[0] not in axes)
         for variable in equation.outvars:
             result = _read_shape(variable.aval)
             reduction = Sum(result._replace(dims=(*result.dims, *other_dims)), tuple((axis, 1) for axis in axes))
@@ -280,26 +293,27 @@ class _ProgramReader:
 
     def _read_shard_map(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         """Reads a function of shards, whose arrays have no names: each product has all names of the arguments."""
-        outer_names = self._mapped
+        outer_dims = self._shard_map_dims
         specs = [getattr(getattr(variable.aval, "sharding", None), "spec", ()) for variable in equation.invars]
         names = dict.fromkeys(name for spec in specs for entry in spec for name in get_entry_axes(entry))
-        self._mapped = tuple((name, 1) for name in names)
+        self._shard_map_dims = tuple((name, 1) for name in names)
         results = self._read_inner(equation, operands, runs)
-        self._mapped = outer_names
+        self._shard_map_dims = outer_dims
         return results
 
     def _read_scan(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         inner, length = equation.params["jaxpr"], equation.params["length"]
         body = _open_jaxpr(inner)
-        # Operands are constants, then carries, then stacks; results are carries, then stacks.
+        # Operands are constants, then carries, then stacks; results are carries, then stacks. They are counted by rank,
+        # because JAX 0.12 has no parameters for their numbers.
         carried = sum(map(_has_equal_rank, equation.outvars, body.outvars))
         constants = sum(map(_has_equal_rank, equation.invars, body.invars)) - carried
-        scanned = constants + carried  # the number of the first operand that each turn has a part of
+        scanned = constants + carried  # the index of the first stack
         for variable, origin in zip(equation.invars[scanned:], operands[scanned:], strict=True):
             # A part of an argument that is reshaped first, as a batch is into microbatches, keeps its axis.
             if origin is not None and self._leaves[origin].sizes == tuple(variable.aval.shape):
                 self.looped.add(origin)
-        # What each turn gives is collected for later: mostly activations for the backward pass, or gradients.
+        # The stacks of results are mostly activations for the backward pass, or gradients.
         for variable in equation.outvars[carried:]:
             self.saved[_read_shape(variable.aval)] += 1
         origins = [*operands[:constants], *[None] * carried, *operands[scanned:]]
@@ -308,16 +322,17 @@ class _ProgramReader:
 
     def _read_cond(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         """Reads the branch with the most operations, and notes the arrays of the others."""
-        branches, flops = equation.params["branches"], []
+        branches: Sequence[Any] = equation.params["branches"]
+        branch_flops: list[float] = []
         for branch in branches:
             reader = _ProgramReader(self._leaves)
-            reader._mapped = self._mapped
+            reader._shard_map_dims = self._shard_map_dims
             reader.read(branch, operands[1:], 1)
             self.arrays |= reader.arrays
             for name, sizes in reader.sizes.items():
                 self.sizes[name] |= sizes
-            flops.append(sum(product.flops * count for product, count in reader.products.items()))
-        return self.read(branches[flops.index(max(flops))], operands[1:], runs)
+            branch_flops.append(sum(product.flops * count for product, count in reader.products.items()))
+        return self.read(branches[branch_flops.index(max(branch_flops))], operands[1:], runs)
 
     def _note_reshard(self, equation: Any, operands: list[Origin], runs: int) -> None:
         before, after = _read_shape(equation.invars[0].aval), _read_shape(equation.outvars[0].aval)
@@ -357,31 +372,31 @@ def _read_product(equation: Any, origins: list[Origin]) -> Product:
     for left_dim, right_dim in zip(*contracted, strict=True):
         (left_name, size), (right_name, _) = operands[0].dims[left_dim], operands[1].dims[right_dim]
         reduced.append((left_name if left_name == right_name else "", -(-size // groups.get(left_dim, 1))))
-    # A dimension that the result has not, under the name that it has in an operand, is whole in that operand.
-    needed: list[NamedShape] = []
+    # A dimension is gathered first if it has no name in the result or, summed over, another in the other operand.
+    product_operands: list[NamedShape] = []
     gathered_names: list[tuple[str, ...]] = []
-    free = iter(result.dims[len(batched[0]) :])
+    free_dims = iter(result.dims[len(batched[0]) :])
     for operand, summed_dims, batch_dims in zip(operands, contracted, batched, strict=True):
         dims = list(operand.dims)
         for dim, (_, size) in enumerate(operand.dims):
             if dim in summed_dims:
                 dims[dim] = reduced[tuple(summed_dims).index(dim)][0], size
             elif dim not in batch_dims:
-                dims[dim] = next(free, ("", 1))[0], size
-        needed.append(operand._replace(dims=tuple(dims)))
+                dims[dim] = next(free_dims, ("", 1))[0], size
+        product_operands.append(operand._replace(dims=tuple(dims)))
         pairs = zip(operand.dims, dims, strict=True)
         gathered_names.append(tuple(name for (name, _), (needed_name, _) in pairs if name and not needed_name))
-    return Product(tuple(needed), tuple(gathered_names), result, tuple(reduced))
+    return Product(tuple(product_operands), tuple(gathered_names), result, tuple(reduced))
 
 
 def _add_dims(product: Product, dims: tuple[Dim, ...]) -> Product:
-    """Returns a product with further dimensions of size 1 of its operands and of its result."""
+    """Adds dimensions to both operands and to the result of a product."""
     operands = tuple(operand._replace(dims=(*operand.dims, *dims)) for operand in product.operands)
     return product._replace(operands=operands, result=product.result._replace(dims=(*product.result.dims, *dims)))
 
 
 def _has_equal_rank(outer: Any, inner: Any) -> bool:
-    """Returns whether an array of a loop is the same in each turn of it, and no stack of one for each."""
+    """Returns whether iterations see an operand or result of a loop as it is, not a slice of a stack."""
     return len(getattr(outer.aval, "shape", ())) == len(getattr(inner.aval, "shape", ()))
 
 
