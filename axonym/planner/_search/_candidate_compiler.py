@@ -135,7 +135,3 @@ class SearchProgress:
         """Removes the line from a terminal."""
         if self._is_terminal:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
-
-
-def is_usable(evaluation: Evaluation) -> bool:
-    return evaluation.fits and not evaluation.problem

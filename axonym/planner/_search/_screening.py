@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._machine._hardware import Hardware
-from .._plan._candidate import Candidate, CandidateKey, Evaluation, make_candidate_key
+from .._plan._candidate import Candidate, CandidateKey, Evaluation
 from .._program._collectives import MeshAxes, count_sent_bytes
 from .._program._named_program import Dim, NamedProgram, NamedShape, Product, Sum
 from .._step_time._link_model import LinkModel
@@ -31,11 +31,11 @@ class Prospect(NamedTuple):
     is_likely_to_fit: bool
 
     @property
-    def rank(self) -> tuple[Any, ...]:
+    def sort_key(self) -> tuple[Any, ...]:
         """The key that sorts prospects, the most promising first."""
         estimate = self.estimate
         missing = 0 if estimate.fits else estimate.bytes
-        return missing, not self.is_likely_to_fit, estimate.time.total, make_candidate_key(estimate.candidate)
+        return missing, not self.is_likely_to_fit, estimate.time.total, estimate.candidate.key
 
 
 class Screening:
@@ -191,8 +191,7 @@ class ComputingSpeed:
         for evaluation, prospect in results:
             if evaluation.stage == "timed":
                 seconds = evaluation.time.compute + evaluation.time.attention
-                key = make_candidate_key(evaluation.candidate).computing
-                factors[key] = seconds / prospect.estimate.time.compute
+                factors[evaluation.candidate.key.computing] = seconds / prospect.estimate.time.compute
         return ComputingSpeed(factors)
 
     def scale(self, evaluation: Evaluation) -> Evaluation:
@@ -203,7 +202,7 @@ class ComputingSpeed:
         """
         if evaluation.stage == "timed" or not self.factors:
             return evaluation
-        factor = self.factors.get(make_candidate_key(evaluation.candidate).computing)
+        factor = self.factors.get(evaluation.candidate.key.computing)
         if factor is None:
             factor = float(np.median([*self.factors.values()]))
         return replace(evaluation, time=_scale_computing(evaluation.time, factor))

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from ...named._axis_layout import get_entry_axes
 from ...named._format import format_axes, suggest_name
-from .._plan._candidate import Candidate, CandidateKey, make_candidate_key
+from .._plan._candidate import Candidate, CandidateKey
 from .._program._collectives import MeshAxes
 from .._program._named_program import NamedProgram
 
@@ -82,7 +82,7 @@ def list_candidates(
     candidates: dict[CandidateKey, Candidate] = {}
     for mesh in _list_meshes(devices, fixed):
         for candidate in _list_assignments(named_program, mesh, fixed, pruned):
-            candidates.setdefault(make_candidate_key(candidate), candidate)
+            candidates.setdefault(candidate.key, candidate)
             _check_candidate_count(len(candidates), named_program.parameter_names)
     return list(candidates.values())
 
