@@ -7,9 +7,9 @@ import time
 import pytest
 
 from axonym.planner import Candidate, Evaluation, StepTime, get_hardware
-from axonym.planner._search._best_candidates import compile_best
+from axonym.planner._search._best_candidates import ComputingSpeed, compile_best
 from axonym.planner._search._candidate_compiler import SearchProgress
-from axonym.planner._search._screening import ComputingSpeed, Prospect
+from axonym.planner._search._screening import Prospect
 
 
 class Compiler:

@@ -1,16 +1,19 @@
-"""Which candidates are compiled, which of them are timed, and what would fit where nothing does."""
+"""Which candidates are compiled, which of them are timed, and what these say of the times of others."""
 
 import collections
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...report._format import format_count
 from .._plan._candidate import CandidateKey, Evaluation
-from .._step_time._step_time import format_seconds
+from .._step_time._step_time import StepTime, format_seconds
 from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._nearest_fits import describe_nearest_fits
-from ._screening import ComputingSpeed, Prospect
+from ._screening import Prospect
 
 
 _MOST_COMPILED = 32
@@ -38,6 +41,56 @@ def compile_best(
     finally:
         log.close()
     return [*search.results.values()]
+
+
+@dataclass(frozen=True)
+class ComputingSpeed:
+    """How many times as long timed candidates compute as was screened.
+
+    XLA's estimates exceed the operations at the peak of the device. Without that factor, candidates that are timed
+    would look slow beside the others.
+
+    Attributes:
+        factors: The factor of each timed candidate, by the way in which it computes.
+    """
+
+    factors: dict[CandidateKey, float]
+
+    @staticmethod
+    def measure(results: Iterable[tuple[Evaluation, Prospect]]) -> "ComputingSpeed":
+        """Returns the speed of the candidates that are timed."""
+        factors: dict[CandidateKey, float] = {}
+        for evaluation, prospect in results:
+            if evaluation.stage == "timed":
+                seconds = evaluation.time.compute + evaluation.time.attention
+                factors[evaluation.candidate.key.computing] = seconds / prospect.estimate.time.compute
+        return ComputingSpeed(factors)
+
+    def scale(self, evaluation: Evaluation) -> Evaluation:
+        """Returns an evaluation whose computing is from operations as slow as a timed one.
+
+        The factor is that of a timed candidate which computes in the same way, or else the median of the factors, which
+        differ little in a large step.
+        """
+        if evaluation.stage == "timed" or not self.factors:
+            return evaluation
+        factor = self.factors.get(evaluation.candidate.key.computing)
+        if factor is None:
+            factor = float(np.median([*self.factors.values()]))
+        return replace(evaluation, time=_scale_computing(evaluation.time, factor))
+
+
+def _scale_computing(time: StepTime, factor: float) -> StepTime:
+    """Returns a step time with longer or shorter computing, which hides more or less of the collectives beside it."""
+    compute, waiting, hidden = factor * time.compute, dict(time.waiting), dict(time.hidden)
+    for axes, seconds in time.hidden.items():
+        # Sending that was hidden for all of the old time (but for rounding, hence 0.999), or for longer than the new
+        # one, takes longer than computing: of it, as much is hidden as the new time has room for.
+        if seconds >= min(compute, 0.999 * time.compute):
+            moved = min(compute - seconds, waiting.get(axes, 0.0))
+            waiting[axes] = waiting.get(axes, 0.0) - moved
+            hidden[axes] = seconds + moved
+    return replace(time, compute=compute, waiting=waiting, hidden=hidden)
 
 
 class _Expected(NamedTuple):

@@ -18,9 +18,9 @@ from .._compiler._compiler_process import find_versions
 from .._machine._described_devices import DescribedDevice, choose_devices, count_devices
 from .._plan._candidate import Candidate, Evaluation
 from .._plan._plan import Plan
-from ._best_candidates import compile_best
+from ._best_candidates import ComputingSpeed, compile_best
 from ._candidate_compiler import CandidateCompiler, SearchProgress
-from ._screening import ComputingSpeed, Prospect, Screening
+from ._screening import Prospect, Screening
 from ._search_space import explain_no_candidate, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
 
@@ -163,11 +163,10 @@ def _screen_candidates(
     named_program = variants[0].named_program  # all have the same names
     parsed = parse_fixed(fixed, (*named_program.parameter_names, *named_program.data_names), devices)
     for variant in variants:
-        screening = Screening(variant.named_program, compiler.hardware, compiler.make_link_model, variant.arguments)
+        screening = Screening(variant, compiler.hardware, compiler.make_link_model)
         for candidate in list_candidates(variant.named_program, devices, parsed, pruned):
             candidate = replace(candidate, policy=variant.policy, options=variant.options)
-            is_likely_to_fit = screening.estimate_memory(candidate) <= compiler.hardware.hbm_available
-            prospects.append(Prospect(screening.screen(candidate), variant, is_likely_to_fit))
+            prospects.append(screening.screen(candidate))
     if not prospects:
         reason = explain_no_candidate(named_program, devices, parsed, pruned)
         raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
