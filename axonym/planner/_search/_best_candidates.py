@@ -128,7 +128,7 @@ class _Search:
             self._log.notes += describe_nearest_fits(nearest, prospect.variant, self._compiler, self._log)
 
     def _compile(self, limit: int) -> None:
-        """Compiles the best candidates until there are `limit` results; one that cannot be compiled counts half."""
+        """Compiles the best candidates until there are `limit` results; one that fails counts as half a result."""
         speed = ComputingSpeed.measure(self.results.values())
         times = [speed.scale(evaluation).time.total for evaluation, _ in self.results.values() if evaluation.is_usable]
         best = min(times, default=math.inf)
