@@ -7,10 +7,9 @@ import time
 import pytest
 
 from axonym.planner import Candidate, Evaluation, StepTime, get_hardware
-from axonym.planner._plan._candidate import make_candidate_key
-from axonym.planner._search._best_candidates import compile_best
+from axonym.planner._search._best_candidates import ComputingSpeed, compile_best
 from axonym.planner._search._candidate_compiler import SearchProgress
-from axonym.planner._search._screening import ComputingSpeed, Prospect
+from axonym.planner._search._screening import Prospect
 
 
 class Compiler:
@@ -192,7 +191,7 @@ def test_a_line_of_progress_is_no_wider_than_the_terminal(monkeypatch, capsys):
 def test_candidates_are_told_apart_by_what_they_choose(changes, is_same):
     mapping = {"batch": ("data",), "mlp": ("model",)}
     candidate = Candidate({"data": 2, "model": 4}, mapping, mapping, options={"scale": None})
-    key, other = make_candidate_key(candidate), make_candidate_key(dataclasses.replace(candidate, **changes))
+    key, other = candidate.key, dataclasses.replace(candidate, **changes).key
     assert (key == other) is is_same and (hash(key) == hash(other)) is is_same
-    stored = make_candidate_key(dataclasses.replace(candidate, parameters={}))
+    stored = dataclasses.replace(candidate, parameters={}).key
     assert stored != key and stored.computing == key.computing != key.mesh_and_settings

@@ -129,17 +129,44 @@ _COMPILED = (jax.stages.Compiled, NamedCompiled, CompiledProgram)
 _LOWERED = (jax.stages.Lowered, NamedLowered)
 
 
-def compile_function(
-    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, list[str], tuple[SavedName, ...]]:
-    """Returns a compiled function, the lines that the compiler wrote to the error stream, and what its loops save.
+@dataclass(frozen=True)
+class ReportedProgram:
+    """What reports read of a compiled function.
+
+    Attributes:
+        compiled: The function.
+        args: Its arguments, with shape, dtype and sharding in place of each array.
+        kwargs: Its keyword arguments, likewise.
+        mesh: The mesh of arguments and results, the largest if there are several; the active mesh if none has one.
+        hlo: Its instructions.
+        log: The lines that the compiler wrote to the error stream; empty for what was compiled before.
+        saved_names: The names of what its loops save; empty for what was lowered before, unless by `compile_for`.
+    """
+
+    compiled: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    mesh: MeshLike | None
+    hlo: HloProgram
+    log: list[str]
+    saved_names: tuple[SavedName, ...]
+
+    @property
+    def platform(self) -> str:
+        """The platform of the devices of the mesh; empty if it has none."""
+        devices = getattr(self.mesh, "devices", None)
+        return devices.flat[0].platform if devices is not None and devices.size else ""
+
+
+def read_program(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ReportedProgram:
+    """Compiles a function unless it is compiled, and returns what reports read of it.
 
     Args:
-        fn: A function, or what `lower` or `compile` of `named_jit` or `jax.jit` or `compile_for` returns. Of what is
-            lowered it is not known by which names its loops save, but for `compile_for`.
+        fn: A function, or what `lower` or `compile` of `named_jit` or `jax.jit` or `compile_for` returns.
         args: Its arguments.
         kwargs: Its keyword arguments.
     """
+    log: list[str] = []
     saved_names: tuple[SavedName, ...] = ()
     if isinstance(fn, (*_COMPILED, *_LOWERED)):
         if args or kwargs:
@@ -151,29 +178,26 @@ def compile_function(
     else:
         raise TypeError(f"`fn` is a function, or what `lower` or `compile` returns; it was {type(fn).__name__}.")
     if isinstance(fn, CompiledProgram):
-        return fn, [*fn.log], fn.saved_names
-    if isinstance(fn, _COMPILED):
-        return fn, [], ()
-    with capture_error_stream() as lines:
-        compiled = fn.compile()
-    return compiled, lines, saved_names
+        args, kwargs = fn.arguments
+        return ReportedProgram(fn, args, kwargs, fn.mesh, fn.hlo, [*fn.log], fn.saved_names)
+    compiled: Any = fn
+    if not isinstance(fn, _COMPILED):
+        with capture_error_stream() as log:
+            compiled = fn.compile()
+    if isinstance(compiled, NamedCompiled):
+        args, kwargs = compiled.arguments
+    else:
+        args, kwargs = jax.tree.map(set_shape_sharding, compiled.args_info, compiled.input_shardings)
+    shapes = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.ShapeDtypeStruct)]
+    shardings = [*(shape.sharding for shape in shapes), *jax.tree.leaves(compiled.output_shardings)]
+    meshes = [sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)]
+    mesh = max(meshes, key=lambda mesh: mesh.size, default=get_active_mesh())
+    return ReportedProgram(compiled, args, kwargs, mesh, HloProgram(compiled.as_text() or ""), log, saved_names)
 
 
 def make_traceable(fn: Any) -> Any:
     """Returns a function of `named_jit` or `jax.jit`; `equinox.filter_jit` has `lower`, but its stages are others."""
     return fn if hasattr(fn, "trace") else named_jit(fn)
-
-
-def parse_program(compiled: Any) -> HloProgram:
-    """Returns the instructions of a compiled function."""
-    return compiled.hlo if isinstance(compiled, CompiledProgram) else HloProgram(compiled.as_text() or "")
-
-
-def list_arguments(compiled: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments of a compiled function, with shape, dtype and sharding in place of each array."""
-    if isinstance(compiled, NamedCompiled | CompiledProgram):
-        return compiled.arguments
-    return jax.tree.map(set_shape_sharding, compiled.args_info, compiled.input_shardings)
 
 
 def list_parameters(fn: Any, args: Sequence[Any], count: int) -> tuple[str, ...]:
@@ -191,22 +215,6 @@ def list_parameters(fn: Any, args: Sequence[Any], count: int) -> tuple[str, ...]
         if count == len(args) and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     return tuple(names[number] if number < len(names) else str(number) for number in range(count))
-
-
-def find_mesh(compiled: Any, arguments: Any) -> MeshLike | None:
-    """Returns the mesh of arguments and results, the largest if there are several; the active mesh if none has one."""
-    if isinstance(compiled, CompiledProgram):
-        return compiled.mesh
-    shapes = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.ShapeDtypeStruct)]
-    shardings = [*(shape.sharding for shape in shapes), *jax.tree.leaves(compiled.output_shardings)]
-    meshes = [sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)]
-    return max(meshes, key=lambda mesh: mesh.size, default=get_active_mesh())
-
-
-def get_platform(mesh: MeshLike | None) -> str:
-    """Returns the platform of the devices of a mesh; empty if it has none."""
-    devices = getattr(mesh, "devices", None)
-    return devices.flat[0].platform if devices is not None and devices.size else ""
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """`Candidate`, a way to run a step; `Evaluation`, what is known of it; and `PlanRecord`, what a search found."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -37,9 +38,51 @@ class Candidate:
     policy: str = ""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    @functools.cached_property
+    def key(self) -> "CandidateKey":
+        """What candidates are compared by."""
+        compute = {name: tuple(mesh_axes) for name, mesh_axes in self.compute.items() if mesh_axes}
+        parameters = {name: tuple(mesh_axes) for name, mesh_axes in self.parameters.items() if mesh_axes}
+        return CandidateKey(
+            mesh=tuple(self.mesh.items()),
+            compute=tuple(sorted(compute.items())),
+            parameters=tuple(sorted(parameters.items())),
+            policy=self.policy,
+            options=tuple((name, repr(value)) for name, value in self.options.items()),
+        )
+
     def __str__(self) -> str:
         """Formats the candidate in a line."""
         return "; ".join(filter(None, (format_mesh_sizes(self), format_sharding(self), format_settings(self))))
+
+
+@dataclass(frozen=True, order=True)
+class CandidateKey:
+    """What candidates are compared by; two that differ in the order of names alone have the same key.
+
+    Attributes:
+        mesh: The mesh axes and their sizes, in order.
+        compute: The named axes that are sharded while computing, with their mesh axes.
+        parameters: The same between steps.
+        policy: The name of the policy.
+        options: The options, with values as text, since they need not be hashable.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    compute: tuple[tuple[str, MeshAxes], ...]
+    parameters: tuple[tuple[str, MeshAxes], ...]
+    policy: str
+    options: tuple[tuple[str, str], ...]
+
+    @property
+    def computing(self) -> "CandidateKey":
+        """The key without how parameters are stored, which candidates share that compute in the same way."""
+        return replace(self, parameters=())
+
+    @property
+    def mesh_and_settings(self) -> "CandidateKey":
+        """The key without both mappings."""
+        return replace(self, compute=(), parameters=())
 
 
 @dataclass(frozen=True)
@@ -77,56 +120,10 @@ class Evaluation:
         """The bytes on a device."""
         return sum(self.memory.values())
 
-
-@dataclass(frozen=True, order=True)
-class CandidateKey:
-    """What candidates are compared by; two that differ in the order of names alone have the same key.
-
-    Attributes:
-        mesh: The mesh axes and their sizes, in order.
-        compute: The named axes that are sharded while computing, with their mesh axes.
-        parameters: The same between steps.
-        policy: The name of the policy.
-        options: The options, with values as text, since they need not be hashable.
-    """
-
-    mesh: tuple[tuple[str, int], ...]
-    compute: tuple[tuple[str, MeshAxes], ...]
-    parameters: tuple[tuple[str, MeshAxes], ...]
-    policy: str
-    options: tuple[tuple[str, str], ...]
-
     @property
-    def computing(self) -> "CandidateKey":
-        """The key without how parameters are stored, which candidates share that compute in the same way."""
-        return replace(self, parameters=())
-
-    @property
-    def mesh_and_settings(self) -> "CandidateKey":
-        """The key without both mappings."""
-        return replace(self, compute=(), parameters=())
-
-
-def make_candidate_key(candidate: Candidate) -> CandidateKey:
-    """Returns the key of a candidate."""
-    compute = {name: tuple(mesh_axes) for name, mesh_axes in candidate.compute.items() if mesh_axes}
-    parameters = {name: tuple(mesh_axes) for name, mesh_axes in candidate.parameters.items() if mesh_axes}
-    return CandidateKey(
-        mesh=tuple(candidate.mesh.items()),
-        compute=tuple(sorted(compute.items())),
-        parameters=tuple(sorted(parameters.items())),
-        policy=candidate.policy,
-        options=tuple((name, repr(value)) for name, value in candidate.options.items()),
-    )
-
-
-def rank_evaluation(evaluation: Evaluation) -> tuple[Any, ...]:
-    """Returns the key that sorts evaluations: what fits and is timed first, then by step time."""
-    stage = {"timed": 0, "compiled": 1, "screened": 2}[evaluation.stage]
-    missing = 0 if evaluation.fits else evaluation.bytes
-    is_guess = stage == 2  # that arguments fit says little beside what the compiler knows of others
-    key = make_candidate_key(evaluation.candidate)
-    return bool(evaluation.problem), is_guess, missing, stage, evaluation.time.total, key
+    def is_usable(self) -> bool:
+        """Whether it can be compiled, and fits."""
+        return self.fits and not self.problem
 
 
 def format_mesh_sizes(candidate: Candidate) -> str:
@@ -174,7 +171,10 @@ def format_settings(candidate: Candidate) -> str:
 
 @dataclass(frozen=True, repr=False)
 class PlanRecord:
-    """The fields of a `Plan`, which has their description, and figures that follow from them."""
+    """What a search found: the fields of `Plan`, whose docstring describes them, and figures that follow from them.
+
+    Tables and figures take this class, because `Plan` imports them.
+    """
 
     evaluations: tuple[Evaluation, ...]
     topology: Topology

@@ -24,7 +24,6 @@ from ._candidate import (
     format_mesh_sizes,
     format_settings,
     list_sharding_parts,
-    make_candidate_key,
 )
 
 
@@ -229,7 +228,7 @@ def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
 
 def _label_steps(plan: PlanRecord, steps: Sequence[Evaluation]) -> list[str]:
     """Returns rank, mesh and policy of each step, and what else tells steps apart that have these in common."""
-    keys = [make_candidate_key(step.candidate).mesh_and_settings for step in steps]
+    keys = [step.candidate.key.mesh_and_settings for step in steps]
     shardings = [list_sharding_parts(step.candidate) for step in steps]
     labels: list[str] = []
     for row, (step, key) in enumerate(zip(steps, keys, strict=True)):

@@ -16,7 +16,6 @@ from ._candidate import (
     format_mesh_sizes,
     format_settings,
     format_sharding,
-    make_candidate_key,
 )
 
 
@@ -365,7 +364,7 @@ def _make_alternative_row(plan: PlanRecord, alternative: Alternative) -> GridRow
         format_fit(plan, evaluation),
         evaluation.stage,
     )
-    key, best = make_candidate_key(candidate), make_candidate_key(plan.best.candidate)
+    key, best = candidate.key, plan.best.candidate.key
     below = []
     if (key.compute, key.parameters) != (best.compute, best.parameters):
         below.append(f"with {format_sharding(candidate)}")

@@ -11,7 +11,7 @@ from ...named._format import suggest_name
 from ...report._format import format_bytes
 from ...report._table import Grid, GridPage, GridRow, PrintedReport, format_html_page
 from ...report._write_file import write_html_page
-from .._compiler._compiled_program import compile_function, find_mesh, get_platform, list_arguments, parse_program
+from .._compiler._compiled_program import read_program
 from .._program._arguments import group_arguments
 from .._program._collectives import COLLECTIVE_KINDS, Collective, list_argument_axes, list_collectives
 from .._program._compiler_output import Rematerialization, read_rematerializations
@@ -204,18 +204,15 @@ def communication_report(fn: Any, /, *args: Any, **kwargs: Any) -> Communication
         >>> report.count_bytes("mesh_axes")
         {('data',): 4}
     """
-    compiled, log, _ = compile_function(fn, args, kwargs)
-    arguments = list_arguments(compiled)
-    positional, keywords = arguments
-    mesh = find_mesh(compiled, arguments)
-    sizes = dict(mesh.shape) if mesh is not None else {}
-    axes = list_argument_axes(group_arguments([*positional, *keywords.values()]))
-    collectives = list_collectives(parse_program(compiled), sizes, math.prod(sizes.values()), axes)
+    program = read_program(fn, args, kwargs)
+    sizes = dict(program.mesh.shape) if program.mesh is not None else {}
+    axes = list_argument_axes(group_arguments([*program.args, *program.kwargs.values()]))
+    collectives = list_collectives(program.hlo, sizes, math.prod(sizes.values()), axes)
     return CommunicationReport(
         collectives=tuple(sorted(collectives, key=lambda collective: -collective.bytes)),
         mesh=sizes,
-        platform=get_platform(mesh),
-        rematerializations=read_rematerializations(log),
+        platform=program.platform,
+        rematerializations=read_rematerializations(program.log),
         names=tuple(axes.sizes),
     )
 

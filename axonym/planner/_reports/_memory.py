@@ -13,15 +13,7 @@ from ...report._format import format_bytes
 from ...report._table import STYLE, PrintedReport
 from ...report._write_file import write_html_page
 from .._compiler._compile_for import compile_for
-from .._compiler._compiled_program import (
-    CompiledProgram,
-    compile_function,
-    find_mesh,
-    get_platform,
-    list_arguments,
-    list_parameters,
-    parse_program,
-)
+from .._compiler._compiled_program import CompiledProgram, list_parameters, read_program
 from .._machine._described_devices import described_devices
 from .._machine._hardware import Hardware, get_hardware
 from .._program._arguments import count_argument_groups, group_arguments
@@ -245,17 +237,15 @@ def memory_report(fn: Any, /, *args: Any, device: str | int | Hardware | None = 
         ...     print(nym.planner.memory_report(nym.named_jit(lambda x: x * 2, donate_args=True), x).donated)
         32
     """
-    compiled, _, saved_names = compile_function(fn, args, kwargs)
-    positional, keyword = list_arguments(compiled)
-    described = compiled if isinstance(compiled, CompiledProgram) else None
-    parameters = list_parameters(fn, args, len(positional)) if described is None else described.parameters
-    arguments = {**dict(zip(parameters, positional, strict=True)), **keyword}
-    memory: Any = compiled.memory_analysis()
-    hlo = parse_program(compiled)
-    saved, gradients = find_saved_activations(hlo, saved_names)
+    program = read_program(fn, args, kwargs)
+    described = program.compiled if isinstance(program.compiled, CompiledProgram) else None
+    parameters = list_parameters(fn, args, len(program.args)) if described is None else described.parameters
+    arguments = {**dict(zip(parameters, program.args, strict=True)), **program.kwargs}
+    memory: Any = program.compiled.memory_analysis()
+    saved, gradients = find_saved_activations(program.hlo, program.saved_names)
     arrays_by_argument = {name: group_arguments([tree]) for name, tree in arguments.items()}
     argument_sizes = () if described is None else described.memory.argument_sizes
-    argument_groups = count_argument_groups(hlo, group_arguments([*arguments.values()]), argument_sizes)
+    argument_groups = count_argument_groups(program.hlo, group_arguments([*arguments.values()]), argument_sizes)
     name, available = _find_available(described, device)
     return MemoryReport(
         arguments={name: sum(array.bytes for array in arrays) for name, arrays in arrays_by_argument.items() if arrays},
@@ -266,7 +256,7 @@ def memory_report(fn: Any, /, *args: Any, device: str | int | Hardware | None = 
         host=memory.host_argument_size_in_bytes + memory.host_output_size_in_bytes + memory.host_temp_size_in_bytes,
         saved=saved,
         gradients=gradients,
-        platform=get_platform(find_mesh(compiled, arguments)),
+        platform=program.platform,
         groups=_split_memory(described, memory, argument_groups, saved, gradients),
         device=name,
         available=available,

@@ -1,16 +1,19 @@
-"""Which candidates are compiled, which of them are timed, and what would fit where nothing does."""
+"""Which candidates are compiled, which of them are timed, and what these say of the times of others."""
 
 import collections
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...report._format import format_count
-from .._plan._candidate import CandidateKey, Evaluation, make_candidate_key
-from .._step_time._step_time import format_seconds
-from ._candidate_compiler import CandidateCompiler, SearchProgress, is_usable
+from .._plan._candidate import CandidateKey, Evaluation
+from .._step_time._step_time import StepTime, format_seconds
+from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._nearest_fits import describe_nearest_fits
-from ._screening import ComputingSpeed, Prospect
+from ._screening import Prospect
 
 
 _MOST_COMPILED = 32
@@ -40,11 +43,60 @@ def compile_best(
     return [*search.results.values()]
 
 
+@dataclass(frozen=True)
+class ComputingSpeed:
+    """How many times as long timed candidates compute as was screened.
+
+    XLA's estimates exceed the operations at the peak of the device. Without that factor, candidates that are timed
+    would look slow beside the others.
+
+    Attributes:
+        factors: The factor of each timed candidate, by the way in which it computes.
+    """
+
+    factors: dict[CandidateKey, float]
+
+    @staticmethod
+    def measure(results: Iterable[tuple[Evaluation, Prospect]]) -> "ComputingSpeed":
+        """Returns the speed of the candidates that are timed."""
+        factors: dict[CandidateKey, float] = {}
+        for evaluation, prospect in results:
+            if evaluation.stage == "timed":
+                seconds = evaluation.time.compute + evaluation.time.attention
+                factors[evaluation.candidate.key.computing] = seconds / prospect.estimate.time.compute
+        return ComputingSpeed(factors)
+
+    def scale(self, evaluation: Evaluation) -> Evaluation:
+        """Returns an evaluation whose computing is from operations as slow as a timed one.
+
+        The factor is that of a timed candidate which computes in the same way, or else the median of the factors, which
+        differ little in a large step.
+        """
+        if evaluation.stage == "timed" or not self.factors:
+            return evaluation
+        factor = self.factors.get(evaluation.candidate.key.computing)
+        if factor is None:
+            factor = float(np.median([*self.factors.values()]))
+        return replace(evaluation, time=_scale_computing(evaluation.time, factor))
+
+
+def _scale_computing(time: StepTime, factor: float) -> StepTime:
+    """Returns a step time with longer or shorter computing, which hides more or less of the collectives beside it."""
+    compute, waiting, hidden = factor * time.compute, dict(time.waiting), dict(time.hidden)
+    for axes, seconds in time.hidden.items():
+        # Sending that was hidden for all of the old time (but for rounding, hence 0.999), or for longer than the new
+        # one, takes longer than computing: of it, as much is hidden as the new time has room for.
+        if seconds >= min(compute, 0.999 * time.compute):
+            moved = min(compute - seconds, waiting.get(axes, 0.0))
+            waiting[axes] = waiting.get(axes, 0.0) - moved
+            hidden[axes] = seconds + moved
+    return replace(time, compute=compute, waiting=waiting, hidden=hidden)
+
+
 class _Expected(NamedTuple):
-    """A prospect, the key of its candidate, and the seconds that its step is expected to take."""
+    """A prospect, and the seconds that its step is expected to take."""
 
     prospect: Prospect
-    key: CandidateKey
     seconds: float
 
 
@@ -72,15 +124,13 @@ class _Search:
             self._time(_MOST_TIMED - 1)
         possible = [result for result in self.results.values() if not result[0].problem]
         if possible and not any(evaluation.fits for evaluation, _ in possible):
-            nearest, prospect = min(
-                possible, key=lambda result: (result[0].bytes, make_candidate_key(result[0].candidate))
-            )
+            nearest, prospect = min(possible, key=lambda result: (result[0].bytes, result[0].candidate.key))
             self._log.notes += describe_nearest_fits(nearest, prospect.variant, self._compiler, self._log)
 
     def _compile(self, limit: int) -> None:
-        """Compiles the best candidates until a number of them is known; those that cannot be compiled count half."""
+        """Compiles the best candidates until there are `limit` results; one that fails counts as half a result."""
         speed = ComputingSpeed.measure(self.results.values())
-        times = [speed.scale(evaluation).time.total for evaluation, _ in self.results.values() if is_usable(evaluation)]
+        times = [speed.scale(evaluation).time.total for evaluation, _ in self.results.values() if evaluation.is_usable]
         best = min(times, default=math.inf)
         queue = self._rank_prospects(speed)
         while len(self.results) - self._count_failed() / 2 < limit:
@@ -91,14 +141,14 @@ class _Search:
                 count = format_count(len(self.results), "candidate")
                 self._log.note(f"the budget was used up with {count} compiled; others may be better")
                 return
-            prospect, key, _ = queue.pop(self._find_next(queue))
+            prospect, _ = queue.pop(self._find_next(queue))
             number = len(self.results) + 1
             total = max(number, min(len(self._prospects), _MOST_COMPILED))
             best_so_far = f", best {format_seconds(best)}" if math.isfinite(best) else ""
             self._log.show(f"{number} of {total}{best_so_far}: {prospect.estimate.candidate}")
             evaluation = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=True)
-            self.results[key] = evaluation, prospect
-            if is_usable(evaluation):
+            self.results[evaluation.candidate.key] = evaluation, prospect
+            if evaluation.is_usable:
                 best = min(best, speed.scale(evaluation).time.total)
             if self._count_failed() == len(self.results) == min(_MOST_FAILED, len(self._prospects)):
                 raise self._compiler.errors[0]  # such as for a refused option
@@ -107,10 +157,9 @@ class _Search:
         """Returns the candidates that are not compiled, with their times at a speed, the most promising first."""
         ranked: list[tuple[Any, _Expected]] = []
         for prospect in self._prospects:
-            key = make_candidate_key(prospect.estimate.candidate)
-            if key not in self.results:
+            if prospect.estimate.candidate.key not in self.results:
                 scaled = prospect._replace(estimate=speed.scale(prospect.estimate))
-                ranked.append((scaled.rank, _Expected(prospect, key, scaled.estimate.time.total)))
+                ranked.append((scaled.sort_key, _Expected(prospect, scaled.estimate.time.total)))
         return [expected for _, expected in sorted(ranked, key=lambda pair: pair[0])]
 
     def _find_next(self, queue: Sequence[_Expected]) -> int:
@@ -122,12 +171,13 @@ class _Search:
         compiled_ways = collections.Counter(key.computing for key in keys)
         compiled_meshes = collections.Counter(way.mesh_and_settings for way in compiled_ways)
 
-        def rank_turn(index: int) -> tuple[bool, bool, int]:
-            prospect, key, _ = queue[index]
+        def make_sort_key(index: int) -> tuple[bool, bool, int]:
+            prospect, _ = queue[index]
+            key = prospect.estimate.candidate.key
             turn = compiled_ways[key.computing] or compiled_meshes[key.mesh_and_settings] // _MOST_OF_A_MESH
             return not prospect.estimate.fits, not prospect.is_likely_to_fit, turn
 
-        return min(range(len(queue)), key=rank_turn)
+        return min(range(len(queue)), key=make_sort_key)
 
     def _count_failed(self) -> int:
         return sum(bool(evaluation.problem) for evaluation, _ in self.results.values())
@@ -158,13 +208,13 @@ class _Search:
         """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh."""
         speed = ComputingSpeed.measure(self.results.values())
 
-        def rank_untimed(key: CandidateKey) -> tuple[float, CandidateKey]:
+        def make_sort_key(key: CandidateKey) -> tuple[float, CandidateKey]:
             slowdown = self._slowdowns.get(key.mesh_and_settings, 1.0)
             return slowdown * speed.scale(self.results[key][0]).time.total, key
 
         untimed = [
             key
             for key, (evaluation, _) in self.results.items()
-            if evaluation.stage == "compiled" and is_usable(evaluation) and key not in self._untimeable
+            if evaluation.stage == "compiled" and evaluation.is_usable and key not in self._untimeable
         ]
-        return min(untimed, key=rank_untimed, default=None)
+        return min(untimed, key=make_sort_key, default=None)

@@ -54,7 +54,7 @@ class CandidateCompiler:
             self._links[key] = LinkModel(create_mesh(candidate.mesh, devices=self.devices))
         return self._links[key]
 
-    def compile(self, estimate: Evaluation, variant: StepVariant, *, stop_early: bool) -> Evaluation:
+    def compile(self, known: Evaluation, variant: StepVariant, *, stop_early: bool) -> Evaluation:
         """Returns a candidate's evaluation from its compiled program.
 
         A program that is stopped early (`is_stopped`) has no cycles, so its times have the source `"flops"`, and the
@@ -62,11 +62,11 @@ class CandidateCompiler:
         where nothing is stopped early; on CPUs the source is always `"flops"`.
 
         Args:
-            estimate: What screening says of the candidate.
+            known: What is known of the candidate; its time of computing counts until cycles are known.
             variant: The step with its policy and options.
             stop_early: Whether to stop before code generation, where the compiler permits.
         """
-        candidate = estimate.candidate
+        candidate = known.candidate
         try:
             step = fsdp(variant.fn, candidate.parameters, candidate.compute, retrace_warning=False, **self.jit_options)
             program = compile_for(
@@ -86,12 +86,12 @@ class CandidateCompiler:
             problem = lines[0]
             if problem.endswith(":") and len(lines) > 1:  # what it announces comes last, as in tracebacks
                 problem += f" {lines[-1].strip()}"
-            return replace(estimate, stage="compiled", fits=False, problem=problem)
+            return replace(known, stage="compiled", fits=False, problem=problem)
         if stop_early:  # the cache may have it with code; a plan is the same with the cache and without
             program = replace(program, is_stopped=True)
         # Until cycles are known, computing takes what the screening says: operations, or the memory if that is slower.
         # `ComputingSpeed` scales that once others are timed: while the search ranks, and last in `_rank_evaluations`.
-        step_time = estimate_with_computing(program, estimate.time.compute)
+        step_time = estimate_with_computing(program, known.time.compute)
         sent: collections.Counter[MeshAxes] = collections.Counter()
         for collective in communication_report(program).collectives:
             sent[collective.mesh_axes] += collective.runs * collective.sent_bytes
@@ -135,7 +135,3 @@ class SearchProgress:
         """Removes the line from a terminal."""
         if self._is_terminal:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
-
-
-def is_usable(evaluation: Evaluation) -> bool:
-    return evaluation.fits and not evaluation.problem

@@ -12,7 +12,7 @@ from ...report._format import format_bytes
 from .._machine._described_devices import ONE_CHIP, DescribedDevice, described_devices
 from .._machine._hardware import get_hardware
 from .._plan._candidate import Evaluation
-from ._candidate_compiler import CandidateCompiler, SearchProgress, is_usable
+from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._step_variants import StepVariant, vary_policy
 
 
@@ -40,7 +40,7 @@ def describe_nearest_fits(
         for attempt, evaluation in list_attempts(nearest, variant, compiler):
             size = f"{format_bytes(evaluation.bytes)} on each device"
             failures[change] = f"{attempt} ({evaluation.problem or size})"
-            if is_usable(evaluation):
+            if evaluation.is_usable:
                 fits.append(f"it would fit {attempt}, with {size}")
             if log.has_used():
                 break

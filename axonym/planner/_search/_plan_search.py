@@ -16,11 +16,11 @@ from ...partitioning.jit._named_jit import NamedJit
 from .._compiler._compile_cache import choose_cache_folder
 from .._compiler._compiler_process import find_versions
 from .._machine._described_devices import DescribedDevice, choose_devices, count_devices
-from .._plan._candidate import Candidate, Evaluation, make_candidate_key, rank_evaluation
+from .._plan._candidate import Candidate, Evaluation
 from .._plan._plan import Plan
-from ._best_candidates import compile_best
+from ._best_candidates import ComputingSpeed, compile_best
 from ._candidate_compiler import CandidateCompiler, SearchProgress
-from ._screening import ComputingSpeed, Prospect, Screening
+from ._screening import Prospect, Screening
 from ._search_space import explain_no_candidate, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
 
@@ -100,7 +100,7 @@ def plan(
     prospects = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
     results = compile_best(prospects, compiler, log)
-    ranked, estimate_of_best = _rank_evaluations(prospects, results)
+    ranked, best_as_screened = _rank_evaluations(prospects, results)
     pruned["less promising in the model of the machine"] += len(prospects) - len(ranked)
     return Plan(
         evaluations=ranked,
@@ -113,7 +113,7 @@ def plan(
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - start_time,
         notes=(*_list_notes(fn, args, variants[0]), *log.notes),
-        screened=estimate_of_best,
+        screened=best_as_screened,
     )
 
 
@@ -163,33 +163,40 @@ def _screen_candidates(
     named_program = variants[0].named_program  # all have the same names
     parsed = parse_fixed(fixed, (*named_program.parameter_names, *named_program.data_names), devices)
     for variant in variants:
-        screening = Screening(variant.named_program, compiler.hardware, compiler.make_link_model, variant.arguments)
+        screening = Screening(variant, compiler.hardware, compiler.make_link_model)
         for candidate in list_candidates(variant.named_program, devices, parsed, pruned):
             candidate = replace(candidate, policy=variant.policy, options=variant.options)
-            is_likely_to_fit = screening.estimate_memory(candidate) <= compiler.hardware.hbm_available
-            prospects.append(Prospect(screening.screen(candidate), variant, is_likely_to_fit))
+            prospects.append(screening.screen(candidate))
     if not prospects:
         reason = explain_no_candidate(named_program, devices, parsed, pruned)
         raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
-    return sorted(prospects, key=lambda prospect: prospect.rank)
+    return sorted(prospects, key=lambda prospect: prospect.sort_key)
 
 
 def _rank_evaluations(
     prospects: Sequence[Prospect], results: Sequence[tuple[Evaluation, Prospect]]
 ) -> tuple[tuple[Evaluation, ...], Evaluation | None]:
-    """Returns compiled candidates and alternatives, the best first, and the estimate of the best if it was compiled.
+    """Returns compiled candidates and alternatives, the best first, and what screening says of the best.
 
-    Times that are not the compiler's are scaled, so that they can be compared with those that are.
+    That is None if the best was only screened, too. Times that are not the compiler's are scaled, so that they can be
+    compared with those that are.
     """
     evaluations = [evaluation for evaluation, _ in results]
     evaluations += _list_alternatives(prospects, evaluations)
     speed = ComputingSpeed.measure(results)
-    ranked = tuple(sorted(map(speed.scale, evaluations), key=rank_evaluation))
-    best = make_candidate_key(ranked[0].candidate)
+    ranked = tuple(sorted(map(speed.scale, evaluations), key=_make_sort_key))
     for evaluation, prospect in results:
-        if make_candidate_key(evaluation.candidate) == best:
+        if evaluation.candidate.key == ranked[0].candidate.key:
             return ranked, speed.scale(prospect.estimate)
     return ranked, None
+
+
+def _make_sort_key(evaluation: Evaluation) -> tuple[Any, ...]:
+    """Returns the key that sorts evaluations: what fits and is timed first, then by step time."""
+    stage = {"timed": 0, "compiled": 1, "screened": 2}[evaluation.stage]
+    missing = 0 if evaluation.fits else evaluation.bytes
+    is_guess = stage == 2  # that arguments fit says little beside what the compiler knows of others
+    return bool(evaluation.problem), is_guess, missing, stage, evaluation.time.total, evaluation.candidate.key
 
 
 def _list_alternatives(prospects: Sequence[Prospect], evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -197,7 +204,7 @@ def _list_alternatives(prospects: Sequence[Prospect], evaluations: Sequence[Eval
     candidates = [prospect.estimate.candidate for prospect in prospects]
     names = {name for candidate in candidates for name in (*candidate.compute, *candidate.parameters)}
     axes = {axis for candidate in candidates for axis in candidate.mesh}
-    compiled_keys = {make_candidate_key(evaluation.candidate) for evaluation in evaluations}
+    compiled_keys = {evaluation.candidate.key for evaluation in evaluations}
     listed_choices: set[tuple[Any, ...]] = set()
     for evaluation in evaluations:
         listed_choices.update(_list_choices(evaluation.candidate, names, axes))
@@ -205,7 +212,7 @@ def _list_alternatives(prospects: Sequence[Prospect], evaluations: Sequence[Eval
     for prospect in prospects:
         candidate = prospect.estimate.candidate
         choices = set(_list_choices(candidate, names, axes))
-        if not choices <= listed_choices and make_candidate_key(candidate) not in compiled_keys:
+        if not choices <= listed_choices and candidate.key not in compiled_keys:
             alternatives.append(prospect.estimate)
             listed_choices |= choices
     return alternatives

@@ -8,14 +8,11 @@ reshards are waited for. The bytes of arguments are exact.
 
 import collections
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .._machine._hardware import Hardware
-from .._plan._candidate import Candidate, CandidateKey, Evaluation, make_candidate_key
+from .._plan._candidate import Candidate, Evaluation
 from .._program._collectives import MeshAxes, count_sent_bytes
 from .._program._named_program import Dim, NamedProgram, NamedShape, Product, Sum
 from .._step_time._link_model import LinkModel
@@ -31,64 +28,52 @@ class Prospect(NamedTuple):
     is_likely_to_fit: bool
 
     @property
-    def rank(self) -> tuple[Any, ...]:
+    def sort_key(self) -> tuple[Any, ...]:
         """The key that sorts prospects, the most promising first."""
         estimate = self.estimate
         missing = 0 if estimate.fits else estimate.bytes
-        return missing, not self.is_likely_to_fit, estimate.time.total, make_candidate_key(estimate.candidate)
+        return missing, not self.is_likely_to_fit, estimate.time.total, estimate.candidate.key
 
 
 class Screening:
-    """Estimates candidates for one program on one machine.
+    """Estimates candidates for one step on one machine.
 
     Args:
-        named_program: The traced step.
+        variant: The step.
         hardware: The devices.
         make_link_model: Returns the model of the links of a candidate's mesh.
-        arguments: The arrays of the arguments, each with the group that its bytes count to.
     """
 
     def __init__(
-        self,
-        named_program: NamedProgram,
-        hardware: Hardware,
-        make_link_model: Callable[[Candidate], LinkModel],
-        arguments: Sequence[tuple[str, NamedShape]],
+        self, variant: StepVariant, hardware: Hardware, make_link_model: Callable[[Candidate], LinkModel]
     ) -> None:
-        self._named_program, self._hardware, self._arguments = named_program, hardware, arguments
-        self._make_link_model = make_link_model
+        self._variant, self._hardware, self._make_link_model = variant, hardware, make_link_model
 
-    def screen(self, candidate: Candidate) -> Evaluation:
-        """Returns the estimate of a candidate."""
-        traffic = _Traffic(candidate, self._make_link_model(candidate), self._named_program)
-        memory = self._count_arguments(candidate)
+    def screen(self, candidate: Candidate) -> Prospect:
+        """Returns the estimate of a candidate, and whether it is likely to fit."""
+        named_program = self._variant.named_program
+        memory: collections.Counter[str] = collections.Counter()
+        for group, shape in self._variant.arguments:
+            memory[group] += int(_count_bytes(shape, candidate, candidate.parameters))
+        argument_bytes = sum(memory.values())
+
         # A step reads its state and writes the new one, which takes as long whatever else it computes.
-        computing = 2 * sum(memory.values()) / self._hardware.hbm_bandwidth
-        for product, runs in self._named_program.products.items():
+        computing = 2 * argument_bytes / self._hardware.hbm_bandwidth
+        traffic = _Traffic(candidate, self._make_link_model(candidate), named_program)
+        for product, runs in named_program.products.items():
             computing += runs * _estimate_product(product, candidate, self._hardware)
             traffic.add_operands(product, runs)
-        for reduction, runs in self._named_program.sums.items():
+        for reduction, runs in named_program.sums.items():
             traffic.add_sum(reduction, runs)
-        for (before, after), runs in self._named_program.reshards.items():
+        for (before, after), runs in named_program.reshards.items():
             traffic.add_reshard(before, after, runs)
         waiting, hidden = hide_sending(computing, traffic.waiting, traffic.hidden)
         time = StepTime(computing, 0.0, waiting, hidden, 0.0, "flops", ERRORS["flops"])
-        fits = sum(memory.values()) <= self._hardware.hbm_available
-        return Evaluation(candidate, "screened", fits, memory, dict(traffic.sent), time)
+        fits = argument_bytes <= self._hardware.hbm_available
+        estimate = Evaluation(candidate, "screened", fits, dict(memory), dict(traffic.sent), time)
 
-    def estimate_memory(self, candidate: Candidate) -> float:
-        """Returns the bytes of arguments and of what loops collect, which is most of what a step holds."""
-        total = float(sum(self._count_arguments(candidate).values()))
-        for shape, count in self._named_program.saved.items():
-            is_gradient = not shape.names & {*self._named_program.data_names}  # activations have axes of the data
-            total += count * _count_bytes(shape, candidate, candidate.parameters if is_gradient else candidate.compute)
-        return total
-
-    def _count_arguments(self, candidate: Candidate) -> dict[str, int]:
-        sizes: collections.Counter[str] = collections.Counter()
-        for group, shape in self._arguments:
-            sizes[group] += int(_count_bytes(shape, candidate, candidate.parameters))
-        return dict(sizes)
+        held_bytes = argument_bytes + count_saved_bytes(named_program, candidate)  # most of what a step holds
+        return Prospect(estimate, self._variant, held_bytes <= self._hardware.hbm_available)
 
 
 class _Traffic:
@@ -148,6 +133,15 @@ class _Traffic:
         return math.prod(self._candidate.mesh[axis] for axis in axes)
 
 
+def count_saved_bytes(named_program: NamedProgram, candidate: Candidate) -> float:
+    """Returns the bytes of what loops collect: activations, which have axes of the data, and gradients."""
+    total = 0.0
+    for shape, count in named_program.saved.items():
+        is_gradient = not shape.names & {*named_program.data_names}
+        total += count * _count_bytes(shape, candidate, candidate.parameters if is_gradient else candidate.compute)
+    return total
+
+
 def _estimate_product(product: Product, candidate: Candidate, hardware: Hardware) -> float:
     """Returns the seconds in which a device computes its part of a product."""
     shards = _count_shards_of((*product.result.dims, *product.reduced), candidate, candidate.compute)
@@ -169,54 +163,3 @@ def _count_shards_of(dims: Sequence[Dim], candidate: Candidate, mapping: Mapping
 def _list_mesh_axes(dims: Sequence[Dim], mapping: Mapping[str, MeshAxes]) -> MeshAxes:
     """Returns the mesh axes over which dimensions are sharded, each once."""
     return tuple(dict.fromkeys(axis for name, _ in dims for axis in mapping.get(name, ())))
-
-
-@dataclass(frozen=True)
-class ComputingSpeed:
-    """How many times as long timed candidates compute as was screened.
-
-    XLA's estimates exceed the operations at the peak of the device. Without that factor, candidates that are timed
-    would look slow beside the others.
-
-    Attributes:
-        factors: The factor of each timed candidate, by the way in which it computes.
-    """
-
-    factors: dict[CandidateKey, float]
-
-    @staticmethod
-    def measure(results: Iterable[tuple[Evaluation, Prospect]]) -> "ComputingSpeed":
-        """Returns the speed of the candidates that are timed."""
-        factors: dict[CandidateKey, float] = {}
-        for evaluation, prospect in results:
-            if evaluation.stage == "timed":
-                seconds = evaluation.time.compute + evaluation.time.attention
-                key = make_candidate_key(evaluation.candidate).computing
-                factors[key] = seconds / prospect.estimate.time.compute
-        return ComputingSpeed(factors)
-
-    def scale(self, evaluation: Evaluation) -> Evaluation:
-        """Returns an evaluation whose computing is from operations as slow as a timed one.
-
-        The factor is that of a timed candidate which computes in the same way, or else the median of the factors, which
-        differ little in a large step.
-        """
-        if evaluation.stage == "timed" or not self.factors:
-            return evaluation
-        factor = self.factors.get(make_candidate_key(evaluation.candidate).computing)
-        if factor is None:
-            factor = float(np.median([*self.factors.values()]))
-        return replace(evaluation, time=_scale_computing(evaluation.time, factor))
-
-
-def _scale_computing(time: StepTime, factor: float) -> StepTime:
-    """Returns a step time with longer or shorter computing, which hides more or less of the collectives beside it."""
-    compute, waiting, hidden = factor * time.compute, dict(time.waiting), dict(time.hidden)
-    for axes, seconds in time.hidden.items():
-        # Sending that was hidden for all of the old time (but for rounding, hence 0.999), or for longer than the new
-        # one, takes longer than computing: of it, as much is hidden as the new time has room for.
-        if seconds >= min(compute, 0.999 * time.compute):
-            moved = min(compute - seconds, waiting.get(axes, 0.0))
-            waiting[axes] = waiting.get(axes, 0.0) - moved
-            hidden[axes] = seconds + moved
-    return replace(time, compute=compute, waiting=waiting, hidden=hidden)

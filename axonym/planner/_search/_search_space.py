@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from ...named._axis_layout import get_entry_axes
 from ...named._format import format_axes, suggest_name
-from .._plan._candidate import Candidate, CandidateKey, make_candidate_key
+from .._plan._candidate import Candidate, CandidateKey
 from .._program._collectives import MeshAxes
 from .._program._named_program import NamedProgram
 
@@ -82,7 +82,7 @@ def list_candidates(
     candidates: dict[CandidateKey, Candidate] = {}
     for mesh in _list_meshes(devices, fixed):
         for candidate in _list_assignments(named_program, mesh, fixed, pruned):
-            candidates.setdefault(make_candidate_key(candidate), candidate)
+            candidates.setdefault(candidate.key, candidate)
             _check_candidate_count(len(candidates), named_program.parameter_names)
     return list(candidates.values())
 
@@ -200,25 +200,28 @@ def _list_meshes(devices: int, fixed: Fixed) -> Iterator[dict[str, int]]:
 def _list_assignments(
     named_program: NamedProgram, mesh: dict[str, int], fixed: Fixed, pruned: collections.Counter[str]
 ) -> Iterator[Candidate]:
-    """Yields the candidates of a mesh. Of one with other names, the last of several axes has the role of `model`."""
+    """Yields the candidates of a mesh.
+
+    If its axes have other names, the last one has the role of `model`, unless it is the only one.
+    """
     axes = list(mesh)
-    tensor = None
+    model_axis = None
     if set(mesh) <= {REPLICA, DATA, MODEL}:
-        tensor = MODEL if MODEL in mesh else None
+        model_axis = MODEL if MODEL in mesh else None
     elif len(axes) > 1:
-        tensor = axes[-1]
-    if tensor is not None and mesh[tensor] == 1:  # it shards nothing
-        tensor = None
+        model_axis = axes[-1]
+    if model_axis is not None and mesh[model_axis] == 1:  # it shards nothing
+        model_axis = None
     if not _list_mesh_axes(fixed.compute, fixed.parameters) <= set(mesh):
         pruned[_LACKING] += 1
         return
-    batch = tuple(axis for axis in axes if axis != tensor and mesh[axis] > 1)
+    batch_axes = tuple(axis for axis in axes if axis != model_axis and mesh[axis] > 1)
     stored_arrays = _list_stored_arrays(named_program)
-    for compute in _list_compute_mappings(named_program, batch, tensor, fixed):
+    for compute in _list_compute_mappings(named_program, batch_axes, model_axis, fixed):
         if reason := _find_obstacle(named_program, named_program.arrays, compute, mesh):
             pruned[reason] += 1
             continue
-        for parameters in _list_parameter_mappings(named_program, compute, batch, fixed):
+        for parameters in _list_parameter_mappings(named_program, compute, batch_axes, fixed):
             if reason := _find_obstacle(named_program, stored_arrays, parameters, mesh):
                 pruned[reason] += 1
             elif fixed.mesh is None and not _uses_every_mesh_axis(mesh, compute, parameters):
@@ -243,41 +246,41 @@ def _find_obstacle(
 
 
 def _list_compute_mappings(
-    named_program: NamedProgram, batch: MeshAxes, tensor: str | None, fixed: Fixed
+    named_program: NamedProgram, batch_axes: MeshAxes, model_axis: str | None, fixed: Fixed
 ) -> Iterator[Assignment]:
-    """Yields mappings for computing: an axis of the data over `batch`, and axes of different arrays over `tensor`."""
+    """Yields mappings for computing: a data axis over `batch_axes`, and axes of different arrays over `model_axis`."""
     names = (*named_program.parameter_names, *named_program.data_names)
-    free = [name for name in names if name not in named_program.looped and name not in fixed.compute]
-    batch_names: list[str | None] = [name for name in named_program.data_names if name in free and batch]
-    if not batch_names or _list_mesh_axes(fixed.compute) & set(batch):
+    free_names = [name for name in names if name not in named_program.looped and name not in fixed.compute]
+    batch_names: list[str | None] = [name for name in named_program.data_names if name in free_names and batch_axes]
+    if not batch_names or _list_mesh_axes(fixed.compute) & set(batch_axes):
         batch_names.insert(0, None)
     for batch_name in batch_names:
-        candidates = [name for name in free if name != batch_name]
+        remaining_names = [name for name in free_names if name != batch_name]
         if batch_name is not None:
             # Two axes of the data that change places are the same on the mesh whose sizes change places.
             earlier = named_program.data_names[: named_program.data_names.index(batch_name)]
-            candidates = [name for name in candidates if name not in earlier]
-        if not batch:
-            candidates = [name for name in candidates if name in named_program.parameter_names]
-        tensor_names = _list_apart(candidates, named_program.arrays) if tensor else []
-        if not tensor_names or tensor in _list_mesh_axes(fixed.compute, fixed.parameters):
-            tensor_names.insert(0, ())
-        for names in tensor_names:
+            remaining_names = [name for name in remaining_names if name not in earlier]
+        if not batch_axes:
+            remaining_names = [name for name in remaining_names if name in named_program.parameter_names]
+        model_sets = _list_apart(remaining_names, named_program.arrays) if model_axis else []
+        if not model_sets or model_axis in _list_mesh_axes(fixed.compute, fixed.parameters):
+            model_sets.insert(0, ())
+        for model_names in model_sets:
             mapping = dict(fixed.compute)
             if batch_name is not None:
-                mapping[batch_name] = batch
-            yield mapping | {name: (str(tensor),) for name in names}
+                mapping[batch_name] = batch_axes
+            yield mapping | {name: (str(model_axis),) for name in model_names}
 
 
 def _list_parameter_mappings(
-    named_program: NamedProgram, compute: Assignment, batch: MeshAxes, fixed: Fixed
+    named_program: NamedProgram, compute: Assignment, batch_axes: MeshAxes, fixed: Fixed
 ) -> Iterator[Assignment]:
-    """Yields mappings between steps: that for computing, alone and with further axes over the last of `batch`."""
+    """Yields mappings between steps: that for computing, alone and with further axes over the last of `batch_axes`."""
     base = {**compute, **fixed.parameters}
     yield base
-    if not batch:
+    if not batch_axes:
         return
-    storage_axis = batch[-1]  # `data`; over `replica` there are copies
+    storage_axis = batch_axes[-1]  # `data`; over `replica` there are copies
     arrays = _list_stored_arrays(named_program)
     sharded = {name for name, mesh_axes in base.items() if storage_axis in mesh_axes}
     # An array has each mesh axis once.
@@ -320,10 +323,10 @@ def _list_largest_apart(names: Sequence[str], arrays: frozenset[frozenset[str]])
         # A largest set has the pivot or one of its neighbors, so that only these need be tried.
         pivot = min((*free, *excluded), key=lambda name: len(neighbors[name].intersection(free)))
         for name in [name for name in free if name in neighbors[pivot]]:
-            remaining_free = [candidate for candidate in free if candidate not in neighbors[name]]
-            remaining_excluded = [candidate for candidate in excluded if candidate not in neighbors[name]]
+            remaining_free = [other for other in free if other not in neighbors[name]]
+            remaining_excluded = [other for other in excluded if other not in neighbors[name]]
             extend((*members, name), remaining_free, remaining_excluded)
-            free, excluded = [candidate for candidate in free if candidate != name], [*excluded, name]
+            free, excluded = [other for other in free if other != name], [*excluded, name]
 
     if names:
         extend((), [*names], [])

@@ -180,8 +180,13 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     return estimate_with_computing(program, (flops or 0.0) / program.hardware.bf16_flops)
 
 
-def estimate_with_computing(program: CompiledProgram, seconds: float) -> StepTime:
-    """Returns what `estimate_step_time` does, with these seconds of computing if the program has no times itself."""
+def estimate_with_computing(program: CompiledProgram, compute: float) -> StepTime:
+    """Returns what `estimate_step_time` does.
+
+    Args:
+        program: The program.
+        compute: The seconds of computing if the program has no times of its instructions.
+    """
     source = _choose_source(program)
     is_timed = source != "flops"
     timeline = ProgramTimeline(program, _MEASURES[source], is_timed)
@@ -194,9 +199,9 @@ def estimate_with_computing(program: CompiledProgram, seconds: float) -> StepTim
         timelines = make_timelines(timeline)
         return StepTime(spent.compute, spent.attention, waiting, hidden, host, source, ERRORS[source], timelines)
     # What is sent beside computing is waited for as far as it takes longer than all of that.
-    host += sum(max(spent.busy[links] - spent.waiting[links] - seconds, 0.0) for links in (TO_HOST, FROM_HOST))
-    waiting, hidden = hide_sending(seconds, waiting, hidden)
-    return StepTime(seconds, 0.0, waiting, hidden, host, source, ERRORS[source])
+    host += sum(max(spent.busy[links] - spent.waiting[links] - compute, 0.0) for links in (TO_HOST, FROM_HOST))
+    waiting, hidden = hide_sending(compute, waiting, hidden)
+    return StepTime(compute, 0.0, waiting, hidden, host, source, ERRORS[source])
 
 
 def _choose_source(program: CompiledProgram) -> Source:
