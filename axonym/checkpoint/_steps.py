@@ -22,8 +22,8 @@ from ._errors import agree_on_result, import_orbax_handler
 from ._writer_lock import WriterLock
 
 
-_DAMAGED = "damaged-"  # what the names of damaged steps begin with
-_HIDDEN = ".axonym-saving-"  # what the names of folders begin with in which a step is being written
+_DAMAGED_PREFIX = "damaged-"  # of the folders of damaged steps
+_HIDDEN_PREFIX = ".axonym-saving-"  # of the folders in which steps are written
 _SHOWN = 10  # steps in an error
 
 
@@ -63,11 +63,11 @@ def get_step_folder(folder: Path, step: int) -> Path:
 
 
 def find_steps(folder: Path, step: int | None) -> list[int]:
-    """Returns the step to restore, or all steps if it is None, newest first.
+    """Returns the steps up to and including `step`, or all steps if it is None, newest first.
 
     Raises:
-        ValueError: If the step is no integer from 0 on.
-        FileNotFoundError: If there is no checkpoint of it.
+        ValueError: If `step` is not an integer from 0 on.
+        FileNotFoundError: If there is no checkpoint of it, or none at all.
     """
     if step is not None:
         check_step(step)
@@ -75,7 +75,7 @@ def find_steps(folder: Path, step: int | None) -> list[int]:
     if not steps:
         remedy = ""
         if (folder / "default").is_dir():
-            remedy = f"; it is that of a step: pass {folder.parent} and `step={folder.name}`"
+            remedy = f"; it is the folder of a step: pass {folder.parent} and `step={folder.name}`"
         raise FileNotFoundError(f"no checkpoint in {folder}{remedy}")
     if step is None:
         return steps[::-1]
@@ -83,11 +83,11 @@ def find_steps(folder: Path, step: int | None) -> list[int]:
         raise FileNotFoundError(
             f"no checkpoint of step {format_value(step)} in {folder}, only of {format_steps(steps)}"
         )
-    return [previous_step for previous_step in steps[::-1] if previous_step <= step]
+    return [saved_step for saved_step in steps[::-1] if saved_step <= step]
 
 
 def format_steps(steps: list[int]) -> str:
-    """Writes the newest of some steps."""
+    """Formats the newest of some steps, and how many are older."""
     older = f"{len(steps) - _SHOWN} older ones, " if len(steps) > _SHOWN else ""
     return older + ", ".join(map(str, steps[-_SHOWN:]))
 
@@ -106,15 +106,15 @@ def check_step(step: object) -> None:
 
 def move_damaged(folder: Path, step: int) -> Path:
     """Renames the checkpoint of a step, so that the step can be saved again; returns its new path."""
-    number, target = 0, folder / f"{_DAMAGED}{step}"
+    number, target = 0, folder / f"{_DAMAGED_PREFIX}{step}"
     while target.exists():
         number += 1
-        target = folder / f"{_DAMAGED}{step}-{number}"
+        target = folder / f"{_DAMAGED_PREFIX}{step}-{number}"
     return (folder / str(step)).rename(target)
 
 
 class StepWriter:
-    """Writes one step at a time to a folder, in other threads. All processes make one together.
+    """Writes one step at a time to a folder, in other threads. All processes create their writers together.
 
     Raises:
         OSError: If another program has the folder open to save, or it cannot be written.
@@ -129,8 +129,8 @@ class StepWriter:
         orbax = import_orbax_handler()
         subject = f"opening {folder} to save"
         try:
-            name = agree_on_result(subject, self._open_folder, name=subject, kind=OSError, seconds=seconds)
-            self._hidden = folder / broadcast_from_host_zero(name)
+            hidden_name = agree_on_result(subject, self._open_folder, name=subject, kind=OSError, seconds=seconds)
+            self._hidden = folder / broadcast_from_host_zero(hidden_name)
             self._handler = orbax.StateHandler()
             self._orbax = orbax.make_checkpointer(self._handler, seconds)
         except BaseException:
@@ -138,7 +138,7 @@ class StepWriter:
             raise
         self._threads = ThreadPoolExecutor(1, "axonym")
         if self._lock is not None:
-            for path in folder.glob(f"{_HIDDEN}*"):
+            for path in folder.glob(f"{_HIDDEN_PREFIX}*"):
                 if path != self._hidden:
                     self._threads.submit(shutil.rmtree, path, ignore_errors=True)
 
@@ -149,7 +149,7 @@ class StepWriter:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = WriterLock(self._folder)
-            return Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=self._folder)).name
+            return Path(tempfile.mkdtemp(prefix=_HIDDEN_PREFIX, dir=self._folder)).name
         except OSError as error:
             if error.errno is None:  # another program has it
                 raise
@@ -226,11 +226,13 @@ class StepWriter:
 
     def _delete_oldest(self) -> list[str]:
         """Deletes the oldest checkpoints, so that `max_to_keep` remain; returns warnings."""
+        if not self._max_to_keep:
+            return []
         steps = list_steps(self._folder)
         # Steps of earlier programs are older than those of this one, which may have gone back to an earlier step.
         order = [step for step in steps if step not in self._saved] + [step for step in self._saved if step in steps]
         messages = []
-        for step in order[: -self._max_to_keep] if self._max_to_keep else []:
+        for step in order[: -self._max_to_keep]:
             try:
                 path = (self._folder / str(step)).rename(self._hidden / f"deleted-{step}")
                 if path.is_symlink():  # to another disk, perhaps; what it leads to is not removed

@@ -153,16 +153,18 @@ def _multiply(equation: str, arrays: tuple[Any, ...], axis_aliases: dict[str, An
         before, _, after = result.partition("...")
         product = _multiply(f"{operands}->{before}...{after.replace('...', '')}", arrays, axis_aliases, options)
         return _spread_other_axes(product, result.split(), _list_in_order(arrays))
-    shared = bool(re.fullmatch(r"\s*\{[^{}]*\}\s*", operands))
-    if shared and "..." in equation:
-        # `...` in the result keeps the axes in the braces, so that only the result says what is summed over.
+    has_shared_braces = bool(re.fullmatch(r"\s*\{[^{}]*\}\s*", operands))
+    if has_shared_braces and "..." in equation:
+        # In Haliax `...` keeps the axes in the braces, too. So the braces say nothing about what is summed over.
         equation = f"->{result}"
         axis_aliases = {name: axis for name, axis in axis_aliases.items() if name in result.split()}
     product = _einsum.einsum(equation, *arrays, **options, **axis_aliases)
-    if not arrow or not (shared or "..." in result) or (shared and "..." in operands and "..." not in result):
+    # With braces alone, axes that these do not name are kept, as if the result began with `...`.
+    has_other_axes = "..." in result or (has_shared_braces and "..." not in operands)
+    if not arrow or not has_other_axes:
         return product
     # What the result names stays at its two ends; between them is what `...` stands for.
-    before, _, after = result.partition("...") if "..." in result else ("", "", result)
+    before, _, after = result.rpartition("...")
     first, last = len(before.split()), len(product.names) - len(after.split())
     free = [name for name in _list_in_order(arrays) if name in product.names[first:last]]
     return _rearrange.rearrange(product, (*product.names[:first], *free, *product.names[last:]))
@@ -202,37 +204,36 @@ def rearrange(array: Any, *args: Any, **kwargs: Any) -> Any:
     order = kwargs.pop("expression") if order is None else order
     for bindings in args[1:]:  # a dict by position, as in `rearrange(x, "b (h d) -> b h d", {"h": 4})`
         kwargs.update(bindings)
-    if not isinstance(order, str):
-        if isinstance(array, NamedBase):
-            order = rearrange_for_partial_order(order, array.axes)
-        else:
-            order = tuple(order)
-    else:
+    if isinstance(order, str):
         order = _name_other_axes(drop_result_braces(drop_commas(order)))
+    elif isinstance(array, NamedBase):
+        order = rearrange_for_partial_order(order, array.axes)
+    else:
+        order = tuple(order)
     return _rearrange.rearrange(array, order, **kwargs)
 
 
 def _name_other_axes(expression: str) -> str:
     """Returns an expression with identifiers in place of the `...` of its result, if the operand has none.
 
-    In Haliax they may stand for axes that the operand names. Of several, each takes the axes before those after it.
+    In Haliax they may stand for axes that the operand names: each for those up to the next axis that the result names.
     """
     parsed = parse_pattern(expression)
-    result, flat = parsed.result, [... if term.name == REST else term.name for term in parsed.result.flat]
+    result = parsed.result
+    result_names = [... if term.name == REST else term.name for term in result.flat]
     operand = parsed.operands[0] if len(parsed.operands) == 1 else None
     if operand is None or not operand.ordered or operand.rest or not any(term.name == REST for term in result.terms):
         return expression
     names = [term.name for term in operand.flat]
-    filled = list(fill_ellipses(flat, names))
+    filled_names = list(fill_ellipses(result_names, names))
     items: list[str] = []
     for term in result.terms:
         if term.name == REST:
-            # This `...` stands for the names up to the next one that the result lists.
-            while filled and filled[0] not in flat:
-                items.append(_quote_name(filled.pop(0)))
+            while filled_names and filled_names[0] not in result_names:
+                items.append(_quote_name(filled_names.pop(0)))
         else:
             items.append(_format_term(term))
-            filled = filled[1 if term.parts is None else len(term.parts) :]
+            del filled_names[: 1 if term.parts is None else len(term.parts)]
     return f"{expression.partition('->')[0]}-> {' '.join(items)}"
 
 
@@ -327,7 +328,8 @@ class At(NamedAt[Any]):
 
     def get(self, *, fill_value: Any = None, mode: Any = None, **options: Any) -> Any:
         """Returns the elements; with `fill_value`, this value for indices out of range."""
-        mode = "fill" if mode is None and fill_value is not None else mode
+        if mode is None and fill_value is not None:
+            mode = "fill"
         elements = super().get(fill=fill_value if mode == "fill" else None, mode=mode, **options)
         return _order_index_axes(self._x, self._items, elements)
 
@@ -388,9 +390,9 @@ def flatten_axes(array: Any, old_axes: AxisSelection, new_axis: AxisSelector) ->
     new = Axis(get_name(new_axis), size)
     if isinstance(new_axis, Axis) and new_axis != new:
         raise ValueError(f"the axes merged into {new_axis.name!r} have {size} elements, not {new_axis.size}")
-    if not merged:
-        return (new, *axes)  # of size 1, as for an array
-    return tuple(new if axis is merged[0] else axis for axis in axes if axis is merged[0] or axis not in merged)
+    position = axes.index(merged[0]) if merged else 0
+    other_axes = [axis for axis in axes if axis not in merged]
+    return (*other_axes[:position], new, *other_axes[position:])
 
 
 def flatten_all_axes_but(
@@ -463,9 +465,7 @@ def tile(a: Any, reps: Mapping[AxisSelector, int]) -> Any:
     """
     new_axes = [Axis(get_name(axis), count) for axis, count in reps.items() if get_name(axis) not in a.names]
     array_reps = {axis: count for axis, count in reps.items() if get_name(axis) in a.names}
-    if not new_axes:
-        return _concatenate.tile(a, array_reps)
-    return broadcast_axis(_concatenate.tile(a, array_reps) if array_reps else a, new_axes)
+    return broadcast_axis(_concatenate.tile(a, array_reps), new_axes)
 
 
 def tril(array: Any, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> Any:
@@ -563,7 +563,7 @@ def rename(array: Any, renames: Any) -> Any:
 
 
 def updated_slice(array: Any, start: Any, update: Any) -> Any:
-    """Replaces a slice; a start that is a named array replaces another slice for each element of its axes.
+    """Replaces a slice; for a start that is a named array, each element of its axes has a slice of its own.
 
     Example:
         >>> import axonym.haliax as hax
@@ -593,9 +593,9 @@ def _check_update_fits(array: Any, start: Any, update: Any) -> None:
     """Raises a ValueError if an update at a start that is a number runs over the end of an axis."""
     for axis, position in start.items():
         name = get_name(axis)
-        size = dict(update.shape.items()).get(name, 1) if isinstance(update, NamedBase) else 1
         if not (isinstance(position, int) and array.has_axis(name)):
             continue
+        size = update.axis_size(name) if isinstance(update, NamedBase) and update.has_axis(name) else 1
         if position >= 0 and position + size > array.axis_size(name):
             raise ValueError(
                 f"an update of {size} elements at {position} runs over the end of axis {name!r} of size "

@@ -127,7 +127,7 @@ def is_pallas_dslice(x: object) -> bool:
 
 
 def is_on_mac_metal() -> bool:
-    """Returns whether arrays are on a GPU of Apple by default.
+    """Returns whether the default backend is Metal, for the GPUs of Apple.
 
     Example:
         >>> import axonym.haliax as hax
@@ -154,7 +154,7 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
 
 
 def sync_global_devices(name: str) -> None:
-    """Waits until all processes have come here; see `axonym.barrier_sync`.
+    """Waits until all processes have reached this call; see `axonym.barrier_sync`.
 
     Example:
         >>> import axonym.haliax as hax
@@ -174,22 +174,20 @@ def assert_equal(in_tree: Any, fail_message: str = "") -> None:
 
 
 def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Returns a tree with the structure of another one, in which each leaf of a prefix is repeated.
+    """Repeats each leaf of a prefix for all leaves below it in a full tree; see `jax.tree.broadcast`.
 
     Example:
         >>> import axonym.haliax as hax
         >>> hax.jax_utils.broadcast_prefix(1, {"a": 2, "b": 3})
         {'a': 1, 'b': 1}
     """
-    return jax.tree.map(
-        lambda leaf, subtree: jax.tree.map(lambda _: leaf, subtree), prefix_tree, full_tree, is_leaf=is_leaf
-    )
+    return jax.tree.broadcast(prefix_tree, full_tree, is_leaf=is_leaf)
 
 
 def multilevel_scan(
     f: Callable[..., Any], carry: Any, xs: Any, outer_size: int, length: int, reverse: bool = False, unroll: int = 1
 ) -> tuple[Any, Any]:
-    """Scans in two nested loops, of which the outer one saves its carries alone; see `jax.lax.scan`.
+    """Scans in two nested loops, and saves only the carries of the outer one; see `jax.lax.scan`.
 
     Example:
         >>> import axonym.haliax as hax

@@ -47,7 +47,7 @@ def select_devices(devices: Any, backend: str | None) -> tuple[Device, ...]:
         raise ValueError("`devices` is empty; a mesh needs at least one device")
     checked: set[Any] = set()
     for device in selected:
-        # Not `isinstance`: a device may be a description of one.
+        # Not `isinstance`: objects with the same attributes describe devices that are not here.
         if not hasattr(device, "device_kind"):
             raise TypeError(f"`devices` holds {eqx.tree_pformat(device)}, which is not a device")
         if device in checked:
@@ -66,10 +66,10 @@ def spans_slices(devices: Sequence[Device]) -> bool:
 
 
 def _split_over_axes(sizes: Sequence[int], parts: int) -> tuple[int, ...]:
-    """Splits `parts` into one divisor per size, as much as possible on the earliest ones.
+    """Splits `parts` into a divisor of each size; earlier sizes get as large a divisor as they can.
 
-    Exact if `parts` divides the product of `sizes`: each prime factor of `parts` is taken from the first sizes that
-    have it.
+    The divisors multiply to `parts` if that divides the product of `sizes`, because the earliest sizes that have a
+    prime factor of `parts` take it.
     """
     factors: list[int] = []
     for size in sizes:
@@ -150,10 +150,10 @@ def _resolve_dcn_factors(
             f"`dcn_mesh_dims` {factors} and mesh {format_mesh_shape(names, sizes)} have {len(factors)} and "
             f"{len(names)} entries; give one factor per axis"
         )
-    attribute, number = _choose_granule(factors, devices)
+    attribute, granules = _choose_granule(factors, devices)
     _check_equal_granules(attribute, devices)
-    _check_dcn_factors(names, sizes, factors, attribute, number)
-    return attribute, fill_wildcard(factors, number)
+    _check_dcn_factors(names, sizes, factors, attribute, granules)
+    return attribute, fill_wildcard(factors, granules)
 
 
 def _choose_granule(factors: Sequence[int], devices: Sequence[Device]) -> tuple[str, int]:
@@ -161,6 +161,7 @@ def _choose_granule(factors: Sequence[int], devices: Sequence[Device]) -> tuple[
     slices = len(_count_granules(devices, "slice_index"))
     processes = len(_count_granules(devices, "process_index"))
     product = prod(factors)
+    # With a `-1`, the product fits neither: slices are then meant, if there are several.
     if processes > 1 and product != slices and (slices == 1 or product == processes):
         return "process_index", processes
     return "slice_index", slices
@@ -170,7 +171,7 @@ def _check_equal_granules(attribute: str, devices: Sequence[Device]) -> None:
     counts = _count_granules(devices, attribute)
     if len(set(counts.values())) > 1:
         singular, plural = _GRANULE_NAMES[attribute]
-        numbers = ", ".join(f"{number} in {singular} {index}" for index, number in sorted(counts.items()))
+        numbers = ", ".join(f"{count} in {singular} {index}" for index, count in sorted(counts.items()))
         raise ValueError(
             f"a mesh over several {plural} needs the same number of devices in each, and there are {numbers}; pass "
             "`devices` with the same number from each"
@@ -178,21 +179,21 @@ def _check_equal_granules(attribute: str, devices: Sequence[Device]) -> None:
 
 
 def _check_dcn_factors(
-    names: Sequence[str], sizes: Sequence[int], factors: Sequence[int], attribute: str, number: int
+    names: Sequence[str], sizes: Sequence[int], factors: Sequence[int], attribute: str, granules: int
 ) -> None:
     singular, plural = _GRANULE_NAMES[attribute]
-    granules = f"{number} {singular if number == 1 else plural}"
-    fit = f"{format_mesh_shape(names, _split_over_axes(sizes, number))} would do"
-    if not can_fill(factors, number):
+    over_granules = f"over {granules} {singular if granules == 1 else plural}"
+    remedy = f"{format_mesh_shape(names, _split_over_axes(sizes, granules))} would do"
+    if not can_fill(factors, granules):
         raise ValueError(
             f"`dcn_mesh_dims` {format_mesh_shape(names, factors)} must multiply to the number of {plural}, "
-            f"with at most one `-1`, for mesh {format_mesh_shape(names, sizes)} over {granules}; {fit}"
+            f"with at most one `-1`, for mesh {format_mesh_shape(names, sizes)} {over_granules}; {remedy}"
         )
-    for name, size, factor in zip(names, sizes, fill_wildcard(factors, number), strict=True):
+    for name, size, factor in zip(names, sizes, fill_wildcard(factors, granules), strict=True):
         if size % factor:
             raise ValueError(
                 f"`dcn_mesh_dims` divides mesh axis '{name}' of size {size} by {factor}, for mesh "
-                f"{format_mesh_shape(names, sizes)} over {granules}; {fit}"
+                f"{format_mesh_shape(names, sizes)} {over_granules}; {remedy}"
             )
 
 

@@ -95,11 +95,12 @@ def take_along_axis(x: N, indices: N, axis: AxisSelector, *, mode: str | None = 
     if name not in indices.names:
         raise ValueError(
             f"the positions to take along axis {name!r} must have that axis, they have {format_shape(indices)}; "
-            "use `take` for one element each"
+            "use `take` for positions without it"
         )
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise TypeError(f"Elements are taken along axis {name!r} at integer positions, not at {indices.dtype}.")
     (result,) = apply_gufunc(jnp.take_along_axis, (x, indices), ((name,), (name,)), ((name,),), axis=-1, mode=mode)
+    # Axes are broadcast only if one of the arrays has all of them.
     return rearrange(result, max(x.names, indices.names, key=len))
 
 
@@ -137,6 +138,7 @@ def searchsorted(a: N, v: N | ArrayLike, *, side: str = "left", sorter: N | None
 
 
 def _compute_searchsorted(v: Any, a: Any, *sorter: Any, side: str, method: str) -> Any:
+    # `a` and `sorter` have the loop axes of `v` too, of size 1.
     order = sorter[0].reshape(-1) if sorter else None
     return jnp.searchsorted(a.reshape(-1), v, side=side, sorter=order, method=method)
 
@@ -171,11 +173,12 @@ def nonzero(x: N, *, size: Axis | int, fill_value: int | Sequence[int] = 0) -> t
 
     Args:
         x: Array of any axes, at least one.
-        size: The number of positions, an axis for the result or an integer; then the axis is named "nonzero".
+        size: The number of positions: an axis for the result, or an integer for an axis named "nonzero".
         fill_value: Padding if there are fewer: one position for all axes, or one for each.
 
     Returns:
-        Integer array of positions for each axis of `x`: `x[dict(zip(x.names, found))]` are the elements.
+        The positions along each axis of `x`, an integer array for each: `x[dict(zip(x.names, positions))]` are the
+        elements.
 
     Raises:
         ValueError: If `x` has no axes.
@@ -457,6 +460,7 @@ def _compute_interp(x: Any, xp: Any, fp: Any, *numbers: Any, number_keys: tuple[
     if dtype == jnp.bfloat16:  # `jax.numpy.interp` does not take it
         x, xp, fp = x.astype(jnp.float32), xp.astype(jnp.float32), fp.astype(jnp.float32)
     options.update(zip(number_keys, numbers, strict=True))
+    # The points have the loop axes of `x` too, of size 1.
     result = jnp.interp(x, xp.reshape(-1), fp.reshape(-1), **options)
     return result.astype(dtype) if dtype == jnp.bfloat16 else result
 
@@ -540,7 +544,9 @@ def histogram(
 
 
 def _compute_histogram(array: Any, *operands: Any, has_weights: bool, bins: int, density: bool) -> tuple[Any, Any]:
-    weights, limits = (operands[0], operands[1:]) if has_weights else (None, operands)
+    weights, limits = None, operands
+    if has_weights:
+        weights, *limits = operands
     return jnp.histogram(array, bins, limits or None, weights, density)
 
 

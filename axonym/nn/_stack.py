@@ -211,7 +211,7 @@ def check_same_layers(container: type[LayerStack[Any]], Block: Axis, others: tup
 def split_layer_keys(args: tuple[Any, ...], kwargs: dict[str, Any], axis: Axis, function: str) -> Any:
     """Returns arguments whose random keys have one key for each layer.
 
-    These are plain arrays, which layers that call `jax.random` take. The argument `key` may be a legacy key.
+    The argument `key` may be a legacy key. Its keys become plain arrays, which layers that call `jax.random` take.
     """
     key = kwargs.get("key")
     if isinstance(key, NamedArray) and key.names:
@@ -339,14 +339,15 @@ class Stacked(LayerStack[M], HasLeadingAxes):
         return (self.Block.name,)
 
     def _bind_layers(self, loop: Callable[..., Any], fn: Callable[..., Any], unroll: int | bool) -> Callable[..., Any]:
-        """Returns a function of a carry that folds or scans a function of a layer and the carry over the layers."""
+        """Returns the function of a carry that `fold_via` or `scan_via` returns; `loop` is `fold` or `scan`."""
 
         def run_layers(init: Any, /, *args: Any, **kwargs: Any) -> Any:
             args, kwargs = spread_keys((args, kwargs), self.Block, "Stacked")
             path = find_module_name(self)
 
             def call_step(carry: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
-                with enter_scope(path, layer):  # once more, because JAX adds names of the loop to those outside of it
+                # Once more, since JAX puts the names of the loop between the path and the names of operations.
+                with enter_scope(path, layer):
                     return fn(layer, carry, *args, **kwargs)
 
             run = loop(call_step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)
@@ -401,9 +402,9 @@ class Stacked(LayerStack[M], HasLeadingAxes):
 
 
 def _add_layer(template: Any, stacked: Any, leaf: Any, axis: Axis, index: int) -> Any:
-    """Adds the leaf of a layer to those of the layers before it, which are stacked; None before the first layer.
+    """Adds the leaf of a layer to `stacked`, which has those of the layers before it, and is None for the first layer.
 
-    Named arrays are written into the stacked array at once, so that at no time both are there for all layers.
+    Each named array is written into the stacked one as soon as it is read, so that memory never holds all layers twice.
     """
     if is_named_array(template) and template.has_axis(axis):
         if stacked is None:
@@ -506,10 +507,13 @@ class BlockSeq(LayerStack[M]):
         self, fn: Callable[Concatenate[M, C, P], C], *, unroll: int | bool = 1
     ) -> Callable[Concatenate[C, P], C]:
         """Returns a function that folds `fn(layer, carry, *args)` over the layers; see `fold`."""
-        call_fn: Callable[..., Any] = fn
+
+        def call_step(layer: Any, carry: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return fn(layer, carry, *args, **kwargs), None
 
         def fold_layers(init: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return self._run_layers(lambda *args, **kwargs: (call_fn(*args, **kwargs), None), init, args, kwargs)[0]
+            carry, _ = self._run_layers(call_step, init, args, kwargs)
+            return carry
 
         return fold_layers
 
@@ -534,7 +538,7 @@ class BlockSeq(LayerStack[M]):
             >>> nym.nn.Stacked(layers.vmap_via(lambda layer: layer)(), Layers).stacked.weight.shape
             (layers: 3, embed: 4)
         """
-        call_fn: Callable[..., Any] = fn
+        call_fn: Callable[..., Any] = fn  # to type checkers, slices of arguments are not `P`
 
         def apply_layers(*args: Any, **kwargs: Any) -> Any:
             arguments = spread_keys((args, kwargs), self.Block, "BlockSeq")
@@ -550,16 +554,14 @@ class BlockSeq(LayerStack[M]):
         """Returns the final carry, and the result of each layer."""
         arguments = spread_keys((args, kwargs), self.Block, "BlockSeq")
         sliced = slice_args(arguments, self.Block, is_array_with_axes, "BlockSeq")
-        path = find_module_name(self)
 
-        def call_layer(index: int, carry: Any, slices: Any) -> tuple[Any, Any]:
+        def call_step(index: int, carry: Any, slices: Any) -> tuple[Any, Any]:
             args, kwargs = sliced.insert_slices(slices)
-            with enter_scope("", self):  # names of what is recomputed
-                carry, result = check_scan_result(step(self.blocks[index], carry, *args, **kwargs))
+            carry, result = check_scan_result(step(self.blocks[index], carry, *args, **kwargs))
             return carry, pack_result(result)
 
-        with enter_scope(path, self):
-            run = checkpoint_loop(call_layer, parse_remat(self.gradient_checkpointing), sliced.split_slices())
+        with enter_scope(find_module_name(self), self):
+            run = checkpoint_loop(call_step, parse_remat(self.gradient_checkpointing), sliced.split_slices())
             carry, results = run(init)
         return carry, [unpack_result(result) for result in results]
 
@@ -604,7 +606,9 @@ def _stack_results(results: list[Any], Block: Axis) -> Any:
             raise ValueError(f"layers along {Block} return different values that are not arrays; return arrays")
         return first
 
-    trees = {jax.tree.structure(result, is_leaf=is_named_array) for result in results}
-    if len(trees) != 1:
-        raise ValueError(f"layers along {Block} return results of {len(trees)} structures; only one can be stacked")
+    structures = {jax.tree.structure(result, is_leaf=is_named_array) for result in results}
+    if len(structures) != 1:
+        raise ValueError(
+            f"layers along {Block} return results of {len(structures)} structures; only one can be stacked"
+        )
     return jax.tree.map(stack_leaves, *results, is_leaf=is_named_array)

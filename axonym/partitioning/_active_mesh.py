@@ -1,4 +1,4 @@
-"""The active mesh, its axes, and whether a function is being traced."""
+"""The active mesh and its axes."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,11 +19,11 @@ def get_abstract_mesh() -> AbstractMesh | None:
 
 
 def get_active_mesh() -> MeshLike | None:
-    """Returns the active mesh, with its devices where arrays can be moved to them; None if there is none."""
+    """Returns the active mesh, with its devices outside of traced functions; None if there is none."""
     mesh = get_abstract_mesh()
     if mesh is None or is_tracing():
         return mesh
-    # `jax.sharding.use_abstract_mesh` leaves a mesh with devices in place, which is another one than the active mesh.
+    # Within `jax.sharding.use_abstract_mesh`, `get_mesh` still returns the mesh that was set before.
     concrete = jax.sharding.get_mesh()
     return concrete if concrete.abstract_mesh == mesh else mesh
 

@@ -1,6 +1,5 @@
 """`visualize_shardings`: the arrays of a tree in a terminal, and for each sharding which device has which shard."""
 
-import importlib
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -22,9 +21,9 @@ from ._sharding_report import report_own_shardings
 if TYPE_CHECKING:
     from rich.console import Console
 
-_BAR = 10
-_NARROW = 72  # columns, below which there is no room for bars
-_MOST_GRIDS, _MOST_ROWS, _MOST_COLUMNS, _MOST_IDS = 8, 16, 8, 8
+_BAR_WIDTH = 10
+_MIN_WIDTH_FOR_BARS = 72
+_MAX_GRIDS, _MAX_ROWS, _MAX_COLUMNS, _MAX_IDS = 8, 16, 8, 8
 _Sharding: TypeAlias = tuple[tuple[str, tuple[str, ...], int], ...]
 """The sharded axes of an array: the name of each, its mesh axes and the number of its parts."""
 
@@ -47,7 +46,7 @@ def visualize_shardings(
 
     Args:
         tree: Any tree of arrays, `jax.ShapeDtypeStruct`s or traced arrays, or a `ShardingReport` or an `Explanation`.
-        mesh: The mesh; the mesh of the arrays, or else the active mesh, if None.
+        mesh: The mesh; None is the mesh of the arrays, or else the active mesh.
         console: Where to print; the terminal if None.
         limit: How many lines of arrays to show; all of them if None. The totals are of all.
 
@@ -79,8 +78,10 @@ def visualize_shardings(
     if isinstance(tree, ShardedTree):
         report = tree
     else:
-        common = find_common_mesh(list_arrays(tree)) if mesh is None else mesh
-        mesh = get_active_mesh() if common is None else common
+        if mesh is None:
+            mesh = find_common_mesh(list_arrays(tree))
+        if mesh is None:
+            mesh = get_active_mesh()
         report = report_own_shardings(tree, mesh)
     output: Any = rich.console.Console() if console is None else console
     paint = _Paint(rich, report.mesh, output.options.ascii_only, output.width)
@@ -99,13 +100,14 @@ def visualize_shardings(
 
 def _import_rich() -> Any:
     try:
-        for name in ("console", "table", "text"):
-            importlib.import_module(f"rich.{name}")
-        return importlib.import_module("rich")
+        import rich.console
+        import rich.table
+        import rich.text
     except ImportError as missing:
         raise ImportError(
             "`visualize_shardings` needs rich, which is not installed; install it with `pip install axonym[report]`"
         ) from missing
+    return rich
 
 
 class _Line(NamedTuple):
@@ -118,17 +120,20 @@ class _Line(NamedTuple):
 
     @property
     def sharding(self) -> _Sharding:
-        axes = enumerate(self.leaf.axes)
-        return tuple((axis.name or f"dim {dim}", axis.mesh_axes, axis.parts) for dim, axis in axes if axis.parts > 1)
+        return tuple(
+            (axis.name or f"dim {dim}", axis.mesh_axes, axis.parts)
+            for dim, axis in enumerate(self.leaf.axes)
+            if axis.parts > 1
+        )
 
 
 class _Paint(NamedTuple):
-    """The library that draws, the mesh whose axes have colours, whether only ASCII is printed, and the width."""
+    """Makes texts and tables of rich, in the colours of mesh axes."""
 
     rich: Any
     mesh: Mapping[str, int]
-    ascii: bool
-    width: int
+    ascii: bool  # whether the console shows ASCII only
+    width: int  # of the console
 
     @property
     def dots(self) -> str:
@@ -181,9 +186,9 @@ def _make_line_table(lines: list[_Line], paint: _Paint) -> Any:
     for head in ("axes" if common is None else f"axes, {common}", "spec"):
         table.add_column(head, overflow="fold")
     table.add_column("per device", justify="right", no_wrap=True)
-    has_bars = paint.width >= _NARROW
+    has_bars = paint.width >= _MIN_WIDTH_FOR_BARS
     if has_bars:
-        table.add_column("", no_wrap=True, width=_BAR)
+        table.add_column("", no_wrap=True, width=_BAR_WIDTH)
     largest = max((line.bytes_per_device for line in lines), default=0)
     for line in lines:
         axes: list[tuple[str, str]] = []
@@ -207,25 +212,32 @@ def _make_spec_text(leaf: LeafExplanation, paint: _Paint) -> Any:
         return paint.make_text(("invalid", "bold red"))
     if leaf.axes and leaf.axes[0].decision == "no mapping":
         return paint.make_text((leaf.axes[0].why.partition(";")[0], "dim"))
-    words = re.split(r"('[^']*')", str(leaf.spec))
-    return paint.make_text(*((word, paint.get_colour((word[1:-1],)) if word[:1] == "'" else "") for word in words))
+    words: list[tuple[str, str]] = []
+    for word in re.split(r"('[^']*')", str(leaf.spec)):
+        words.append((word, paint.get_colour((word[1:-1],)) if word.startswith("'") else ""))
+    return paint.make_text(*words)
 
 
 def _make_bar(line: _Line, largest: int, paint: _Paint) -> Any:
     """Returns a bar for the bytes on each device, relative to the line with the most."""
-    eighths = round(8 * _BAR * line.bytes_per_device / largest) if largest else 0
+    eighths = round(8 * _BAR_WIDTH * line.bytes_per_device / largest) if largest else 0
     if paint.ascii:
         bar = "#" * (-(-eighths // 8))
     else:
         # After the full block in Unicode come the blocks of seven eighths, six and so on to one.
-        full, remainder = divmod(max(eighths, line.bytes_per_device > 0), 8)
+        if line.bytes_per_device:
+            eighths = max(eighths, 1)
+        full, remainder = divmod(eighths, 8)
         bar = "\N{FULL BLOCK}" * full + (chr(0x2590 - remainder) if remainder else "")
     axes = tuple(axis for _, mesh_axes, _ in line.sharding for axis in mesh_axes)
     return paint.make_text((bar, paint.get_colour(axes)))
 
 
 def _get_device_ids(report: ShardedTree, mesh: MeshLike | None) -> np.ndarray | None:
-    """Returns the ids of the devices of a mesh without its Manual axes, or their positions if it has no devices."""
+    """Returns the ids of the devices of a mesh without its Manual axes, or their positions if it has no devices.
+
+    They are None if there is no mesh, or it is not the one of the report.
+    """
     sizes = tuple(report.mesh.values())
     if not sizes or (mesh is not None and dict(mesh.shape) != dict(report.mesh)):
         return None
@@ -242,8 +254,8 @@ def _draw_shardings(lines: list[_Line], paint: _Paint, ids: np.ndarray | None) -
     for line in lines:
         if line.sharding and ids is not None:
             lines_by_sharding.setdefault(line.sharding, []).append(line)
-    kinds = sorted(lines_by_sharding.items(), key=lambda item: -sum(line.bytes_per_device for line in item[1]))
-    for sharding, alike in kinds[:_MOST_GRIDS]:
+    shardings = sorted(lines_by_sharding.items(), key=lambda item: -sum(line.bytes_per_device for line in item[1]))
+    for sharding, sharded_lines in shardings[:_MAX_GRIDS]:
         # Sharded over another mesh than that of the report, whose devices are not known here.
         if any(math.prod(paint.mesh.get(axis, 0) for axis in mesh_axes) != parts for _, mesh_axes, parts in sharding):
             continue
@@ -252,10 +264,10 @@ def _draw_shardings(lines: list[_Line], paint: _Paint, ids: np.ndarray | None) -
             axes = (" x ".join(mesh_axes), paint.get_colour(mesh_axes))
             heading += [", " if heading else "", name, " over ", axes, f" ({parts})"]
         yield ""
-        yield paint.make_text(*heading, f": {format_count(sum(line.arrays for line in alike), 'array')}")
+        yield paint.make_text(*heading, f": {format_count(sum(line.arrays for line in sharded_lines), 'array')}")
         yield _draw_device_grid(sharding, ids, paint)
-    if len(kinds) > _MOST_GRIDS:
-        yield paint.make_text(f"{paint.dots} {len(kinds) - _MOST_GRIDS} more shardings")
+    if len(shardings) > _MAX_GRIDS:
+        yield paint.make_text(f"{paint.dots} {len(shardings) - _MAX_GRIDS} more shardings")
 
 
 def _draw_device_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
@@ -266,15 +278,16 @@ def _draw_device_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
     unused_dims = [position for position in range(len(order)) if position not in used_dims]
     names, parts = [name for name, _, _ in sharding], [count for _, _, count in sharding]
     device_ids = ids.transpose(*used_dims, *unused_dims).reshape(math.prod(parts[:-1]), parts[-1], -1)
-    rows = pick_shown(device_ids.shape[0], _MOST_ROWS)
+    rows = pick_shown(device_ids.shape[0], _MAX_ROWS)
     labels: dict[int, str] = {}  # the part along each axis but the last
     for row in rows:
         if row is not None:
             position = np.unravel_index(row, parts[:-1]) if parts[:-1] else ()
             labels[row] = ", ".join(f"{name} #{part}" for name, part in zip(names[:-1], position, strict=True))
-    widest = max(len(f"{names[-1]} #{parts[-1]}"), len(_format_ids(device_ids[-1, -1], paint)) + 2) + 2
-    column_limit = (paint.width - max(map(len, labels.values())) - 2) // widest
-    columns = pick_shown(parts[-1], max(min(column_limit, _MOST_COLUMNS), 3))
+    # A cell has a space on each side of its ids, and each column one on each side of its cells.
+    column_width = max(len(f"{names[-1]} #{parts[-1]}"), len(_format_ids(device_ids[-1, -1], paint)) + 2) + 2
+    max_columns = min((paint.width - max(map(len, labels.values())) - 2) // column_width, _MAX_COLUMNS)
+    columns = pick_shown(parts[-1], max(max_columns, 3))  # at least the first, dots and the last
     table = paint.make_table(padding=(0, 1))
     table.add_column("")
     for column in columns:
@@ -300,4 +313,6 @@ def _format_ids(ids: np.ndarray, paint: _Paint) -> str:
     if len(ids) > 2 and (np.diff(ids) == 1).all():
         return f"{ids[0]}-{ids[-1]}"
     texts = [*map(str, ids)]
-    return " ".join(texts if len(ids) <= _MOST_IDS else [*texts[:3], paint.dots, texts[-1]])
+    if len(ids) > _MAX_IDS:
+        texts[3:-1] = [paint.dots]
+    return " ".join(texts)

@@ -60,14 +60,14 @@ class StateDictReader(Mapping[str, Any]):
     """A state dict that knows which of its keys were read.
 
     Attributes:
-        flattens: Whether the arrays have the merged axes of `flatten_modules`, although the tree that is read has not.
+        flattens: Whether the axes of the tree's layers are merged in the state dict, as by `flatten_modules`.
     """
 
     def __init__(self, arrays: Mapping[str, Any], dtypes: DtypeRule, flattens: bool = False) -> None:
         check_state_dict(arrays, "; the tree comes before it, as in `from_state_dict(tree, state_dict)`")
         self.arrays, self.dtypes, self.flattens = arrays, dtypes, flattens
         self.used: set[str] = set()
-        self._merged: dict[int, tuple[Any, MergedDims]] = {}  # by the `id` of an array, which is kept
+        self._merged: dict[int, tuple[Any, MergedDims]] = {}  # by `id`; the tuple keeps the array alive
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.arrays:
@@ -85,8 +85,8 @@ class StateDictReader(Mapping[str, Any]):
         return len(self.arrays)
 
     @contextmanager
-    def read_unmerged(self, arrays: Sequence[Any] = (), merged: Sequence[MergedDims] = ()) -> Iterator[None]:
-        """Reads the parts of a flattened module; its `arrays` have axes that are merged in the state dict."""
+    def without_flattening(self, arrays: Sequence[Any] = (), merged: Sequence[MergedDims] = ()) -> Iterator[None]:
+        """Turns `flattens` off; only the axes of `arrays` are then merged in the state dict."""
         for array, dims in zip(map(get_plain_array, arrays), merged, strict=True):
             self._merged[id(array)] = array, dims
         flattens, self.flattens = self.flattens, False
@@ -113,7 +113,8 @@ class StateDictReader(Mapping[str, Any]):
         self.check_shape(key, array.shape, like)
         dtype = self.choose_dtype(key, array.dtype, like)
         is_converted = array.dtype != dtype
-        # Elements of a JAX array are copied to the host only if they may change, and if all of them are here.
+        # Values are checked on the host. A JAX array is copied there only if the conversion may change its values, and
+        # if this process has all of them.
         if isinstance(array, np.ndarray) or (is_converted and not is_traced(array) and array.is_fully_addressable):
             find_problem = find_range_problem if isinstance(expected, np.ndarray) else find_array_problem
             if (problem := find_problem(np.asarray(array), dtype)) is not None:
@@ -122,21 +123,22 @@ class StateDictReader(Mapping[str, Any]):
             array = array.astype(dtype)
         array = array.reshape(tuple(expected.shape))
         if isinstance(expected, np.ndarray):
-            return with_plain(like, np.asarray(array))
-        loaded = with_plain(like, jnp.asarray(array))
+            return with_plain_array(like, np.asarray(array))
+        loaded = with_plain_array(like, jnp.asarray(array))
         return constrain_sharding(loaded) if is_named_array(like) else loaded
 
     def choose_dtype(self, key: str, saved_dtype: Any, like: Any) -> Any:
         """Returns the dtype that an array gets; raises `Misfits` if it may not be converted to that.
 
-        Without `jax_enable_x64`, JAX has 32 bits for 64. Integers that fit keep their values; floats would be rounded.
+        Without `jax_enable_x64`, JAX has 32-bit dtypes in place of 64-bit ones. Integers get them, since callers check
+        that the values fit; floats do not, since they would be rounded.
         """
         array = get_plain_array(like)
         if saved_dtype != array.dtype and self.dtypes == "check":
             raise Misfits({key: f"is {saved_dtype}, its field is {array.dtype}; `dtypes='cast'` converts it"})
         dtype = array.dtype if self.dtypes == "cast" else saved_dtype
         if isinstance(array, np.ndarray) or jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            return dtype  # NumPy has all bits, and random keys are not numbers
+            return dtype  # NumPy has 64 bits, and random keys are not numbers
         jax_dtype = jax.dtypes.canonicalize_dtype(dtype)
         if jax_dtype != dtype and jnp.issubdtype(dtype, jnp.inexact):
             problem = f"is {saved_dtype}, and JAX has no {dtype} without `jax_enable_x64`"
@@ -146,7 +148,7 @@ class StateDictReader(Mapping[str, Any]):
 
 
 def _as_array(key: str, value: Any) -> jax.Array | np.ndarray:
-    """Returns a value of a state dict as a plain array; raises `Misfits` if it is none."""
+    """Returns a value of a state dict as a plain array; raises `Misfits` if it cannot be one."""
     if is_named_array(value):
         raise Misfits({key: f"is a named array, {format_shape(value)}; a state dict has plain ones, as `x.array` is"})
     if isinstance(value, MaskedArray):
@@ -162,7 +164,7 @@ def _as_array(key: str, value: Any) -> jax.Array | np.ndarray:
     return array
 
 
-def with_plain(like: Any, array: Any) -> Any:
+def with_plain_array(like: Any, array: Any) -> Any:
     """Returns an array with the names of `like`, if that has names."""
     return with_array(like, array) if is_named_array(like) else array
 
@@ -232,9 +234,9 @@ def from_state_dict(
 ) -> T:
     """Returns a tree with the arrays of a state dict in place of its own; the inverse of `to_state_dict`.
 
-    Without `jax_enable_x64`, JAX has no 64 bits. Integers of 64 bits become 32 if their values fit, and are an error
-    otherwise; floats of 64 bits are an error unless `dtypes="cast"` converts them to a field of 32. A field that is a
-    NumPy array gets one, with all bits.
+    Without `jax_enable_x64`, JAX has no 64-bit arrays. 64-bit integers are converted to 32 bits if their values fit,
+    and are an error otherwise; 64-bit floats are an error unless `dtypes="cast"` converts them to the dtype of their
+    field. A field that is a NumPy array gets a NumPy array, which may have 64 bits.
 
     Args:
         tree: A module or any other tree of arrays, or its shapes as `equinox.filter_eval_shape` returns them.
@@ -268,8 +270,8 @@ def from_state_dict(
         try:
             if reader.flattens and find_method(tree, "flatten_for_export"):
                 return _read_flattened(tree, reader, prefix)
-            customised = find_method(tree, "from_state_dict")
-            return read_fields(tree, reader, prefix) if customised is None else customised(reader, prefix)
+            method = find_method(tree, "from_state_dict")
+            return read_fields(tree, reader, prefix) if method is None else method(reader, prefix)
         except RecursionError:
             raise make_depth_error() from None
 
@@ -345,12 +347,12 @@ def read_layers(layers: Any, state_dict: Mapping[str, Any], prefix: str | None) 
 
 def _read_flattened(module: Any, reader: StateDictReader, prefix: str | None) -> Any:
     """Returns a module with arrays whose axes are merged in the state dict."""
-    # Where axes are merged and nothing else is done, arrays are read as they are; other modules are read flattened.
+    # A module that only merges axes is read as it is, without a flattened copy.
     merged = None if _has_customised_parts(module) else find_merged_dims(module)
     if merged is not None:
-        with reader.read_unmerged(list_array_leaves(module), merged):
+        with reader.without_flattening(list_array_leaves(module), merged):
             return from_state_dict(module, reader, prefix)
-    with reader.read_unmerged():
+    with reader.without_flattening():
         flat = from_state_dict(eval_shapes(lambda module: module.flatten_for_export(), module), reader, prefix)
     arrays = iter(list_array_leaves(flat.unflatten_from_export(module)))
 

@@ -36,7 +36,7 @@ from ._from_state_dict import (
     format_field,
     from_state_dict,
     report_misfits,
-    with_plain,
+    with_plain_array,
 )
 from ._keys import check_has_data, describe_random_keys, has_key_dtype, parse_folder
 from ._safetensors_format import (
@@ -241,8 +241,8 @@ class SafetensorsReader(StateDictReader):
         dtype = np.dtype(self.choose_dtype(key, saved_array.dtype, like))
         try:
             if isinstance(array, np.ndarray):
-                return with_plain(like, copy_box(saved_array, view, dtype))
-            return with_plain(like, read_array(saved_array, view, dtype, find_sharding(like)))
+                return with_plain_array(like, copy_box(saved_array, view, dtype))
+            return with_plain_array(like, read_array(saved_array, view, dtype, find_sharding(like)))
         except OverflowError as error:
             raise Misfits({key: str(error)}) from None
 
@@ -278,7 +278,7 @@ class SafetensorsReader(StateDictReader):
             unsharded = [None] * (keys.ndim + 1 - len(sharding.spec))  # the data have one axis more than the keys
             sharding = NamedSharding(sharding.mesh, P(*sharding.spec, *unsharded))
         key_data = read_array(saved_array, self._arrange(saved_array, shape, key), saved_array.dtype, sharding)
-        return with_plain(like, jax.random.wrap_key_data(key_data, impl=generator))
+        return with_plain_array(like, jax.random.wrap_key_data(key_data, impl=generator))
 
 
 def find_sharding(like: Any) -> Any:

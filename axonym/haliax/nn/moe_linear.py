@@ -53,8 +53,9 @@ class MoELinear(eqx.Module):
         use_gmm: bool = False,
     ) -> "MoELinear":
         """Makes a layer with random weights."""
-        options: Any = {"out_first": out_first, "init_scale": init_scale}
-        layer = nn.MoELinear.init(Experts, In, Out, key=key, use_bias=use_bias, **options)
+        layer = nn.MoELinear.init(
+            Experts, In, Out, key=key, use_bias=use_bias, out_first=out_first, init_scale=init_scale
+        )
         bias = None if layer.bias is None else layer.bias[Experts, 0]  # all experts start with the same one, zero
         return MoELinear(convert_result(layer.weight), convert_result(bias), Experts, In, Out, use_gmm)  # pyright: ignore[reportArgumentType]
 

@@ -16,16 +16,16 @@ _MAX_ARRAYS = 3  # shown
 
 
 def find_device_error(
-    error: Exception, name: str, described: Sequence[LeafInfo], leaves: Sequence[Any], is_moving: bool
+    error: Exception, name: str, leaf_infos: Sequence[LeafInfo], leaves: Sequence[Any], is_moving: bool
 ) -> ValueError | None:
     """Returns the error for an argument that is on other devices than the mesh, or than the first argument.
 
-    It is None if JAX's error is about something else. `is_moving` if `in_axis_resources` moves named arguments.
+    It is None if JAX's error is about something else. `is_moving`: whether `in_axis_resources` moves named arguments.
     """
     if not is_device_mismatch_error(error) or is_tracing():
         return None
-    mesh, pairs = get_active_mesh(), zip(described, leaves, strict=True)
-    committed = [(leaf_info, leaf) for leaf_info, leaf in pairs if _is_committed(leaf)]
+    mesh = get_active_mesh()
+    committed = [(leaf_info, leaf) for leaf_info, leaf in zip(leaf_infos, leaves, strict=True) if _is_committed(leaf)]
     for leaf_info, leaf in committed:
         if isinstance(mesh, Mesh):
             expected = mesh
@@ -43,10 +43,10 @@ def find_device_error(
 
 
 def find_sharding_error(
-    name: str, described: Sequence[LeafInfo], leaves: Sequence[Any], shardings: Sequence[Any]
+    name: str, leaf_infos: Sequence[LeafInfo], leaves: Sequence[Any], shardings: Sequence[Any]
 ) -> ValueError | None:
     """Returns the error for an array with another sharding than a function was compiled for, or None."""
-    for leaf_info, leaf, sharding in zip(described, leaves, shardings, strict=True):
+    for leaf_info, leaf, sharding in zip(leaf_infos, leaves, shardings, strict=True):
         if sharding is None or not isinstance(leaf, jax.Array):  # unused, or static
             continue
         if _is_committed(leaf) and not sharding.is_equivalent_to(leaf.sharding, leaf.ndim):
@@ -61,7 +61,7 @@ def find_sharding_error(
 
 
 def find_ambiguity_error(
-    error: Exception, name: str, described: Sequence[LeafInfo], leaves: Sequence[Any]
+    error: Exception, name: str, leaf_infos: Sequence[LeafInfo], leaves: Sequence[Any]
 ) -> ValueError | None:
     """Returns the error for plain arrays from which JAX cannot tell how a result on an Explicit mesh is sharded.
 
@@ -71,7 +71,7 @@ def find_ambiguity_error(
         return None
     sharded = [
         f"{keystr(leaf_info.path)}, {leaf.dtype}{list(leaf.shape)}, is {_get_explicit_spec(leaf)}"
-        for leaf_info, leaf in zip(described, leaves, strict=True)
+        for leaf_info, leaf in zip(leaf_infos, leaves, strict=True)
         if leaf_info.names is None and isinstance(leaf, jax.Array) and any(_get_explicit_spec(leaf))
     ]
     if not sharded:
@@ -109,8 +109,8 @@ def _get_remedy(leaf_info: LeafInfo, leaf: Any, mesh: Any, is_moving: bool) -> s
         return "move one of them with `jax.device_put`, or set a mesh with `jax.set_mesh` and `shard` them"
     if leaf_info.names is not None:
         return "move it with `shard`, or let `in_axis_resources` move it at each call"
-    without = "it has no names, so `in_axis_resources` does not move it; " if is_moving else ""
-    return f"{without}move it with `jax.device_put`, to `NamedSharding(mesh, P())` to replicate it"
+    reason = "it has no names, so `in_axis_resources` does not move it; " if is_moving else ""
+    return f"{reason}move it with `jax.device_put`, to `NamedSharding(mesh, P())` to replicate it"
 
 
 def _is_compatible(sharding: Any, expected: Any) -> bool:
