@@ -128,10 +128,12 @@ def make_axes(**sizes: int) -> tuple[Axis, ...]:
 
 def axis_name(selection: AxisSelector, names: Names = ()) -> str:
     """Returns the name of an axis given as an `Axis` or by name; an error lists the known `names`."""
-    if isinstance(selection, str):
-        return str(selection)  # a plain string also for a subclass
+    if type(selection) is str:
+        return selection
     if isinstance(selection, Axis):
         return selection.name
+    if isinstance(selection, str):
+        return str(selection)  # a plain string also for a subclass
     raise _make_selector_error(selection, names)
 
 
@@ -148,8 +150,9 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
         return (spec,)
     if get_items := getattr(spec, "items", None):
         return tuple(Axis(name, size) for name, size in get_items())
-    check_ordered(spec)
     entries: Any = spec  # users pass what the type does not allow, which the loop below reports
+    if type(entries) is not tuple:
+        check_ordered(entries)
     if isinstance(entries, str) or not isinstance(entries, Iterable) or hasattr(entries, "dtype"):
         entries = (entries,)  # reported as a whole, not by its characters or elements
     axes: tuple[Any, ...] = tuple(entries)

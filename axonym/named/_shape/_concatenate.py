@@ -226,7 +226,7 @@ def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
             f"`split` takes the axes of the pieces, as in make_axes(head=2, tail=3), not {format_value(new_axes)}."
         )
     axis_name(axis)  # raises an error for what is not an axis, and may not be hashable
-    pieces = tuple([parse_one_axis(piece) for piece in new_axes])
+    pieces = tuple([piece if isinstance(piece, Axis) else parse_one_axis(piece) for piece in new_axes])
     call, names = _plan_split(x.names, x.array.shape, axis, pieces)
     return tuple([with_array(x, array, array_names) for array, array_names in zip(call(x.array), names, strict=True)])
 
