@@ -1,4 +1,4 @@
-"""The functions of `jax.tree` for trees in which a named array is one leaf."""
+"""The functions of `jax.tree` for trees in which a named array is one leaf, and `scan_aware_map` for stacked layers."""
 
 import functools
 from collections.abc import Callable, Iterable
