@@ -99,9 +99,11 @@ def test_the_helper_gives_no_spec_that_jax_refuses(sizes):
     helper = nym.MeshPartitionHelper(mesh)
     for shape in [*GPT2, *VIT, *AWKWARD]:
         for least in (0, 1, 1024):
-            parts(helper.partition_specs(struct(*shape), least), shape, mesh)
+            spec = helper.partition_specs(struct(*shape), least)
+            assert mesh.size % parts(spec, shape, mesh) == 0
             methods = helper.analyze_pytree([struct(*shape)])[shape]
-            parts(helper.create_partition_spec(shape, methods, least), shape, mesh)
+            spec = helper.create_partition_spec(shape, methods, least)
+            assert mesh.size % parts(spec, shape, mesh) == 0
 
 
 def test_the_helper_shards_arrays_of_any_sizes():
