@@ -21,19 +21,19 @@ from ._source_iterator import SourceIterator
 
 
 class BatchAgreement:
-    """Compares one in `every` batches with those of the other processes.
+    """Compares one in `interval` batches with those of the other processes.
 
     Loaders of different processes belong together if they are made in the same order.
 
     Args:
-        every: The interval at which batches are compared, 0 for never.
+        interval: How many batches there are from one comparison to the next; 0 for none.
         timeout: How long to wait for the other processes, in seconds.
         drop_remainder: Whether all processes end as soon as the source of one does.
     """
 
-    def __init__(self, every: int, timeout: float, *, drop_remainder: bool) -> None:
-        self._store = get_coordination_store() if every else None
-        self._every, self._timeout, self._drop_remainder = every, timeout, drop_remainder
+    def __init__(self, interval: int, timeout: float, *, drop_remainder: bool) -> None:
+        self._store = get_coordination_store() if interval else None
+        self._interval, self._timeout, self._drop_remainder = interval, timeout, drop_remainder
         self._name = "" if self._store is None else f"loader {self._store.count_call('loaders')}"
 
     def agree(self, number: int, summary: dict[str, str] | None, error: Exception | None) -> bool:
@@ -48,7 +48,7 @@ class BatchAgreement:
             ValueError: If the batches of other processes differ, or some have ended.
             TimeoutError: If a process does not arrive in time.
         """
-        if self._store is None or number % self._every:  # not compared
+        if self._store is None or number % self._interval:  # not compared
             if error is not None:
                 raise error
             return summary is not None
@@ -162,11 +162,11 @@ class ShardedLoader(Iterator[Any]):
         """Checks the options; reading starts with the first batch."""
         axis_mapping, device_mesh = resolve_mapping_and_mesh(mapping, mesh, "`ShardedLoader`")
         self._prefetch = check_integer("`prefetch`", prefetch, 1)
-        every = check_integer("`check_every`", check_every, 0)
+        interval = check_integer("`check_every`", check_every, 0)
         check_flag("`process_local`", process_local)
         check_flag("`drop_remainder`", drop_remainder)
-        if drop_remainder and every != 1 and jax.process_count() > 1:
-            raise ValueError(f"`drop_remainder` compares every batch, so `check_every` must be 1, not {every}")
+        if drop_remainder and interval != 1 and jax.process_count() > 1:
+            raise ValueError(f"`drop_remainder` compares every batch, so `check_every` must be 1, not {interval}")
         place = place_local_rows if process_local else place_global_rows
         self._source = SourceIterator(source)
         self._reader = BatchReader(
@@ -175,7 +175,7 @@ class ShardedLoader(Iterator[Any]):
             functools.partial(place, mapping=axis_mapping, mesh=device_mesh),
             drop_remainder=drop_remainder,
         )
-        self._agreement = BatchAgreement(every, as_seconds(timeout), drop_remainder=drop_remainder)
+        self._agreement = BatchAgreement(interval, as_seconds(timeout), drop_remainder=drop_remainder)
         self._state = self._reader.get_state()
         self._has_ended = False
         self._error: Exception | None = None

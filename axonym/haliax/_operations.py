@@ -150,8 +150,8 @@ def _multiply(equation: str, arrays: tuple[Any, ...], axis_aliases: dict[str, An
     operands, arrow, result = equation.partition("->")
     if result.count("...") > 1:
         # Axonym's `einsum` takes one `...`: the axes are computed at the first one, then spread.
-        before, _, after = result.partition("...")
-        product = _multiply(f"{operands}->{before}...{after.replace('...', '')}", arrays, axis_aliases, options)
+        prefix, _, suffix = result.partition("...")
+        product = _multiply(f"{operands}->{prefix}...{suffix.replace('...', '')}", arrays, axis_aliases, options)
         return _spread_other_axes(product, result.split(), _list_in_order(arrays))
     has_shared_braces = bool(re.fullmatch(r"\s*\{[^{}]*\}\s*", operands))
     if has_shared_braces and "..." in equation:
@@ -164,8 +164,8 @@ def _multiply(equation: str, arrays: tuple[Any, ...], axis_aliases: dict[str, An
     if not arrow or not has_other_axes:
         return product
     # What the result names stays at its two ends; between them is what `...` stands for.
-    before, _, after = result.rpartition("...")
-    first, last = len(before.split()), len(product.names) - len(after.split())
+    prefix, _, suffix = result.rpartition("...")
+    first, last = len(prefix.split()), len(product.names) - len(suffix.split())
     free = [name for name in _list_in_order(arrays) if name in product.names[first:last]]
     return _rearrange.rearrange(product, (*product.names[:first], *free, *product.names[last:]))
 

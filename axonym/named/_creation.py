@@ -175,9 +175,11 @@ def full_like(x: N, fill_value: Any, dtype: Any = None) -> N:
 
 def _get_like_sharding(array: Any) -> NamedSharding | None:
     """Returns the sharding that arrays like another have; None if JAX finds it."""
+    if is_traced(array):
+        return None
     # Of an array that a traced function closes over, JAX forgets how it is sharded along Explicit axes.
     sharding = jax.typeof(array).sharding
-    return sharding if any(sharding.spec) and not is_traced(array) else None
+    return sharding if any(sharding.spec) else None
 
 
 def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) -> NamedArray:

@@ -12,6 +12,7 @@ from ._axis import (
     Axis,
     AxisSelection,
     Names,
+    Operand,
     PartialAxisSpec,
     axis_name,
     check_matching_sizes,
@@ -207,9 +208,9 @@ def _plan_contraction(
     out_axes: Any,
 ) -> tuple[Names, Names]:
     """Returns the names summed over, and the names of the result in order."""
-    pairs = [*zip(operand_names, shapes, strict=True)]
-    summed = _find_summed(pairs, axis)
-    sizes = check_matching_sizes(*pairs)
+    operands = [*zip(operand_names, shapes, strict=True)]
+    summed = _find_summed(operands, axis)
+    sizes = check_matching_sizes(*operands)
     names = get_natural_order(operand_names, summed)
     if out_axes is not None:
         names = complete_order(names, tuple(sizes[name] for name in names), parse_selection(out_axes))
@@ -223,23 +224,24 @@ def get_natural_order(operand_names: tuple[Names, ...], summed: Collection[str])
     return (*batch_names, *(name for name in result_names if name not in batch_names))
 
 
-def _find_summed(pairs: list[tuple[Names, tuple[int, ...]]], axis: AxisSelection | None) -> Names:
+def _find_summed(operands: list[Operand], axis: AxisSelection | None) -> Names:
     if axis is None:
-        return tuple(dict.fromkeys(name for names, _ in pairs for name in names))
+        return tuple(dict.fromkeys(name for names, _ in operands for name in names))
     selectors = parse_selection(axis)
     summed = tuple(map(axis_name, selectors))
     try:
         for name, selector in zip(summed, selectors, strict=True):
-            pairs_with_axis = [(names, sizes) for names, sizes in pairs if name in names]
-            if len(pairs_with_axis) == 1 and len(pairs) > 2:
-                names, sizes = pairs_with_axis[0]
+            operands_with_axis = [(names, sizes) for names, sizes in operands if name in names]
+            if len(operands_with_axis) == 1 and len(operands) > 2:
+                names, sizes = operands_with_axis[0]
                 raise ValueError(f"only {format_axes(names, sizes)} has axis {name!r}; `sum` over it first")
-            checked = pairs_with_axis if len(pairs_with_axis) > 1 else pairs  # `find_axis` raises if one lacks the axis
-            for names, sizes in checked:
+            if len(operands_with_axis) < 2:
+                operands_with_axis = operands  # so that `find_axis` raises for one that lacks the axis
+            for names, sizes in operands_with_axis:
                 find_axis(names, sizes, selector)
         check_selected_once(summed)
     except ValueError as error:
-        text = " and ".join(format_axes(names, sizes) for names, sizes in pairs)
+        text = " and ".join(format_axes(names, sizes) for names, sizes in operands)
         raise make_error(ValueError, f"cannot contract {text}: {error}") from None
     return summed
 

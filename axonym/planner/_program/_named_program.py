@@ -335,10 +335,10 @@ class _ProgramReader:
         return self.read(branches[branch_flops.index(max(branch_flops))], operands[1:], runs)
 
     def _note_reshard(self, equation: Any, operands: list[Origin], runs: int) -> None:
-        before, after = _read_shape(equation.invars[0].aval), _read_shape(equation.outvars[0].aval)
+        source, target = _read_shape(equation.invars[0].aval), _read_shape(equation.outvars[0].aval)
         # Where nothing stays sharded, it is for a lookup, which programs on Auto meshes do without.
-        if operands[0] is None and before.names - after.names and after.names:
-            self.reshards[before, after] += runs
+        if operands[0] is None and source.names - target.names and target.names:
+            self.reshards[source, target] += runs
 
     def note_array(self, aval: Any) -> None:
         if not hasattr(aval, "shape"):

@@ -65,8 +65,8 @@ class Screening:
             traffic.add_operands(product, runs)
         for reduction, runs in named_program.sums.items():
             traffic.add_sum(reduction, runs)
-        for (before, after), runs in named_program.reshards.items():
-            traffic.add_reshard(before, after, runs)
+        for (source, target), runs in named_program.reshards.items():
+            traffic.add_reshard(source, target, runs)
         waiting, hidden = hide_sending(computing, traffic.waiting, traffic.hidden)
         time = StepTime(computing, 0.0, waiting, hidden, 0.0, "flops", ERRORS["flops"])
         fits = argument_bytes <= self._hardware.hbm_available
@@ -117,12 +117,13 @@ class _Traffic:
         self._add("reduce-scatter", size, scattered, runs, seconds)
         self._add("all-reduce", size, replicated, runs, seconds)
 
-    def add_reshard(self, before: NamedShape, after: NamedShape, runs: int) -> None:
+    def add_reshard(self, source: NamedShape, target: NamedShape, runs: int) -> None:
         """Adds the gather of an array whose dimensions become whole."""
-        gathered = tuple((name, size) for name, size in before.dims if name not in after.names)
-        remaining = _list_mesh_axes(after.dims, self._candidate.compute)
-        axes = tuple(axis for axis in _list_mesh_axes(gathered, self._candidate.compute) if axis not in remaining)
-        self._add("all-gather", _count_bytes(after, self._candidate, self._candidate.compute), axes, runs, self.waiting)
+        compute = self._candidate.compute
+        gathered = tuple((name, size) for name, size in source.dims if name not in target.names)
+        remaining = _list_mesh_axes(target.dims, compute)
+        axes = tuple(axis for axis in _list_mesh_axes(gathered, compute) if axis not in remaining)
+        self._add("all-gather", _count_bytes(target, self._candidate, compute), axes, runs, self.waiting)
 
     def _add(self, kind: str, size: float, axes: MeshAxes, runs: int, seconds: dict[MeshAxes, float]) -> None:
         if axes and size:

@@ -323,10 +323,10 @@ def _list_largest_apart(names: Sequence[str], arrays: frozenset[frozenset[str]])
         # A largest set has the pivot or one of its neighbors, so that only these need be tried.
         pivot = min((*free, *excluded), key=lambda name: len(neighbors[name].intersection(free)))
         for name in [name for name in free if name in neighbors[pivot]]:
-            remaining_free = [other for other in free if other not in neighbors[name]]
-            remaining_excluded = [other for other in excluded if other not in neighbors[name]]
+            remaining_free = [free_name for free_name in free if free_name not in neighbors[name]]
+            remaining_excluded = [excluded_name for excluded_name in excluded if excluded_name not in neighbors[name]]
             extend((*members, name), remaining_free, remaining_excluded)
-            free, excluded = [other for other in free if other != name], [*excluded, name]
+            free, excluded = [free_name for free_name in free if free_name != name], [*excluded, name]
 
     if names:
         extend((), [*names], [])
