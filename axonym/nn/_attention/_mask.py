@@ -110,7 +110,10 @@ def combine_axes(fn: Callable[..., Any], *operands: Any) -> Any:
     """Applies an elementwise function; the result has the axes of all operands, if any is named."""
     named = [x for x in operands if is_named_array(x)]
     if not named:
-        return fn(*operands) if any(isinstance(x, jax.Array) for x in operands) else int(fn(*map(np.asarray, operands)))
+        if any(isinstance(x, jax.Array) for x in operands):
+            return fn(*operands)
+        with jax.ensure_compile_time_eval():  # in `jit`, too, a function of Python numbers is a Python number
+            return int(fn(*map(np.asarray, operands)))
     check_matching_sizes(*((x.names, x.array.shape) for x in named))
     axes = tuple({axis.name: axis for x in named for axis in x.axes}.values())
     if not any(len(x.names) == len(axes) for x in named):  # `apply_broadcast` needs one operand with all axes
