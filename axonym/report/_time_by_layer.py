@@ -17,8 +17,8 @@ from ._format import check_count, format_count
 from ._table import Grid, GridPage, GridRow, PrintedReport, format_html_page, format_page
 
 
-_CONTROL_FLOW_SCOPES = frozenset(
-    "while body cond branch closed_call eval_jaxpr checkpoint rematted_computation shard_map".split()
+_CONTROL_FLOW_SCOPE = re.compile(
+    r"while|body|cond|branch_\d+_fun|closed_call|eval_jaxpr|checkpoint|rematted_computation|shard_map"
 )
 # A transformation around a part of the path: `jvp(Stacked)`.
 _TRANSFORM = re.compile(
@@ -61,7 +61,7 @@ def split_op_name(op_name: str) -> tuple[str, str]:
         layers = dict.fromkeys(layer for layer, _ in pairs if layer)
         operations = dict.fromkeys(operation for _, operation in pairs if operation)
         return " + ".join(layers), " + ".join(operations)
-    scopes = [scope for scope in path.split("/")[1:] if scope and scope not in _CONTROL_FLOW_SCOPES]
+    scopes = [scope for scope in path.split("/")[1:] if scope and not _CONTROL_FLOW_SCOPE.fullmatch(scope)]
     if not scopes:
         return "", ""
     # What follows an operation of Axonym is JAX's name for a part of it.

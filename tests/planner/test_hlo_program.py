@@ -106,6 +106,7 @@ def test_arrays_are_read_with_layouts_and_tuples():
         ("jit(f)/jvp(Stacked)/while/body/closed_call/Stacked/up/dot(a -> b)/dot_general", "Stacked/up", "dot(a -> b)"),
         ("jit(f)/transpose(jvp(Block))/Block/up/dot(a -> b)/dot_general", "Block/up", "dot(a -> b)"),
         ("jit(f)/jvp()/reduce_sum", "", "reduce_sum"),
+        ("jit(f)/Net/cond/branch_1_fun/up/dot(a -> b)/dot_general", "Net/up", "dot(a -> b)"),
         ("jit(f)/transpose(jvp(dot(a -> b)))/dot_general", "", "dot(a -> b)"),
         ("jit(f)/(jvp(Net)/dot(a -> b)/dot_general:jvp(sum(b))/reduce_sum)", "Net", "dot(a -> b) + sum(b)"),
         ("jit(f)/Net/(up/dot(a -> b)/dot_general:down/add)", "Net/up + Net/down", "dot(a -> b) + add"),
