@@ -94,7 +94,7 @@ def get_ink(colour: str) -> str:
 
 
 def make_treemap(leaves: Sequence[LeafReport], mesh_axes: Sequence[str]) -> dict[str, Any]:
-    """Returns the data of a treemap; descriptions that several arrays share are there once, in `"sorts"`."""
+    """Returns the data of a treemap; descriptions that several arrays share are there once, in `"descriptions"`."""
     # Unsharded arrays first, then by the number of mesh axes and their order in the mesh; invalid specs come last.
     order = {axis: position for position, axis in enumerate(mesh_axes)}
 
@@ -104,14 +104,16 @@ def make_treemap(leaves: Sequence[LeafReport], mesh_axes: Sequence[str]) -> dict
 
     leaf_kinds = [_get_kind(leaf) for leaf in leaves]
     kinds = sorted({*leaf_kinds}, key=get_sort_key)
-    sorts: dict[str, int] = {}
+    descriptions: dict[str, int] = {}
     arrays: list[list[Any]] = []
     for leaf, kind in zip(leaves, leaf_kinds, strict=True):
-        sort = sorts.setdefault(json.dumps(_describe_leaf(leaf, kinds.index(kind))), len(sorts))
-        arrays.append([leaf.path, format_path("/".join(split_path(leaf.path))), sort])
+        description = json.dumps(_describe_leaf(leaf, kinds.index(kind)))
+        number = descriptions.setdefault(description, len(descriptions))
+        arrays.append([leaf.path, format_path("/".join(split_path(leaf.path))), number])
     paths = [(split_path(leaf.path), index) for index, leaf in enumerate(leaves)]
     _, tree = _group_arrays((), paths, [leaf.bytes_per_device for leaf in leaves])
-    return {"kinds": [*_style_kinds(kinds)], "sorts": [*map(json.loads, sorts)], "arrays": arrays, "tree": tree}
+    shared = [*map(json.loads, descriptions)]
+    return {"kinds": [*_style_kinds(kinds)], "descriptions": shared, "arrays": arrays, "tree": tree}
 
 
 def split_path(path: str) -> tuple[str, ...]:
@@ -132,8 +134,8 @@ def split_path(path: str) -> tuple[str, ...]:
 def _group_arrays(path: tuple[str, ...], paths: _Paths, sizes: Sequence[int], above: int = 0) -> tuple[int, list[Any]]:
     """Returns the bytes of the group at a path, and its name, path and members, the largest first.
 
-    An array is its index in the order of the tree. A group is named by the keys after the first `above`, which are in
-    the name of the group around it; groups of one member are replaced by the member.
+    An array is its index in the order of the tree. The name of a group leaves out the first `above` keys, those of the
+    group around it; groups of one member are replaced by the member.
     """
     subgroups: dict[str, _Paths] = {}
     members: list[tuple[int, Any]] = []
@@ -156,7 +158,9 @@ def _group_arrays(path: tuple[str, ...], paths: _Paths, sizes: Sequence[int], ab
 def _get_kind(leaf: LeafReport) -> _Kind:
     """Returns the properties of an array that determine its colour."""
     mesh_axes = tuple(str(mesh_axis) for axis in leaf.axes if axis.parts > 1 for mesh_axis in axis.mesh_axes)
-    return () if leaf.error else mesh_axes, leaf.place or "", leaf.error is not None
+    if leaf.error is not None:
+        mesh_axes = ()
+    return mesh_axes, leaf.place or "", leaf.error is not None
 
 
 def _style_kinds(kinds: Sequence[_Kind]) -> Iterator[list[str]]:
