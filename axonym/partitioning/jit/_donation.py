@@ -29,7 +29,7 @@ class Donation:
     """
 
     def __init__(self, signature: Signature, by_position: Any, by_name: Mapping[str, Any] | None) -> None:
-        self._signature, positional, named = signature, signature.positional, signature.named
+        self._signature = signature
         if by_position is None:
             by_position = ()
         elif not isinstance(by_position, Sequence) or isinstance(by_position, str):
@@ -37,17 +37,20 @@ class Donation:
         self._by_position = tuple(by_position)
         if by_name is not None and not isinstance(by_name, Mapping):
             raise make_error(TypeError, f"`donate_kwargs` is a mapping from names to booleans, not {by_name!r}.")
-        if len(self._by_position) > len(positional) and not signature.any_position:
+        if len(self._by_position) > len(signature.positional) and not signature.any_position:
             raise make_error(
                 ValueError,
-                f"`donate_args` has {len(self._by_position)} entries; the function takes {len(positional)} "
-                f"arguments by position: {', '.join(positional)}",
+                f"`donate_args` has {len(self._by_position)} entries; the function takes "
+                f"{len(signature.positional)} arguments by position: {', '.join(signature.positional)}",
             )
-        by_both = zip(positional, self._by_position, strict=False)
-        self._by_name = {**{n: flag for n, flag in by_both if n in signature.by_keyword}, **(by_name or {})}
-        unknown = [name for name in self._by_name if name not in named]
+        # Arguments specified by position may be passed by keyword.
+        flags_by_name = dict(zip(signature.positional, self._by_position, strict=False))
+        self._by_name = {name: flag for name, flag in flags_by_name.items() if name in signature.by_keyword}
+        self._by_name |= by_name or {}
+        unknown = [name for name in self._by_name if name not in signature.named]
         if unknown and not signature.any_keyword:
-            raise make_error(ValueError, f"`donate_kwargs` names {unknown[0]!r}; the function takes {', '.join(named)}")
+            known = ", ".join(signature.named)
+            raise make_error(ValueError, f"`donate_kwargs` names {unknown[0]!r}; the function takes {known}")
         flags = jax.tree.leaves((self._by_position, self._by_name))
         for flag in flags:
             if not callable(flag) and not isinstance(flag, bool | np.bool_):
@@ -70,13 +73,14 @@ class Donation:
             for position in jax.tree.leaves(positions):
                 flags[position] = bool(flag(leaves[position]) if callable(flag) else flag)
 
-        args, kwargs = fill_tree(treedef)
+        args, kwargs = fill_tree(treedef)  # the leaves are positions
         for number, (name, arg) in enumerate(self._signature.name_arguments(args, kwargs)):
             by_position = number < min(len(args), len(self._by_position))
             spec = self._by_position[number] if by_position else self._by_name.get(name, False)
             if isinstance(spec, bool | np.bool_) and spec and isinstance(arg, int):
                 self._warn_of_static(name, leaves[arg])
             try:
+                # None in a tree of booleans is False.
                 jax.tree.map(set_flags, spec, arg, is_leaf=lambda x: x is None)
             except ValueError as error:
                 raise make_error(
@@ -97,7 +101,9 @@ class Donation:
 
 
 def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, signature: Signature, name: str) -> None:
-    """Raises a ValueError if an array is donated twice, here or before, for which XLA ends the process on many devices.
+    """Raises a ValueError if an array is donated twice, in this call or an earlier one.
+
+    XLA would end the process for it on many devices.
 
     Arrays are compared by identity, which adds about 3 % to a donating call; to read the addresses of their buffers as
     well, on 8 devices, would take several times as long as the call. To ask whether they are deleted adds 0.2 us each.
@@ -126,7 +132,8 @@ def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, sign
 
 
 def _check_not_deleted(leaves: Sequence[Any], partition: ArgumentPartition, signature: Signature, name: str) -> None:
-    with contextlib.suppress(AttributeError, jax.errors.ConcretizationTypeError):  # NumPy arrays, shapes and tracers
+    # NumPy arrays, shapes and tracers raise these errors; the loop below passes over them.
+    with contextlib.suppress(AttributeError, jax.errors.ConcretizationTypeError):
         if not any(map(_is_deleted, compress(leaves, partition.donated))):
             return
     for position in compress(range(len(leaves)), partition.donated):

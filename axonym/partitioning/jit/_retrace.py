@@ -61,9 +61,9 @@ class _Trace(NamedTuple):
 class Traces:
     """The traces of one function: how many there were, and what the last of them depended on."""
 
-    def __init__(self, name: str, signature: Signature, is_warning: bool) -> None:
+    def __init__(self, name: str, signature: Signature, warns: bool) -> None:
         self._name, self._signature = name, signature
-        self._warns_of_numbers = self._warns_of_count = is_warning
+        self._warns_of_numbers = self._warns_of_count = warns
         self._recent: deque[_Trace] = deque(maxlen=_MAX_TRACES)
         self._is_cleared = False
         self.count = 0
@@ -90,7 +90,7 @@ class Traces:
         if self._warns_of_numbers and len(alike) >= _WARNING_VALUES - 1:
             self._warns_of_numbers = False
             text = self._describe_numbers([*alike, last.static])
-        # Numbers are warned of once, so traces that differ by them alone cause no warning of their count.
+        # After the warning of numbers, traces that differ by numbers alone cause no second warning.
         elif self._warns_of_count and len(recent) >= _WARNING_TRACES and (self._warns_of_numbers or not alike):
             self._warns_of_count = False
             text = f"{self.explain_last()}; each trace is compiled anew"
@@ -190,13 +190,13 @@ def _describe_trace(trace: _Trace, signature: Signature) -> _Nodes:
     mapping = trace.mapping
     nodes: _Nodes = {("active mapping",): _make_static(None)}
     if mapping is not None:
-        nodes["active mapping",] = _Container(AxisMapping, None)
+        nodes[("active mapping",)] = _Container(AxisMapping, None)
         nodes |= {("active mapping", f": {name!r}"): _make_static(mapping.get(name)) for name in sorted(mapping)}
         nodes["active mapping", ": uneven"] = _make_static(mapping.uneven)
         nodes["active mapping", ": fallback"] = _make_static(mapping.fallback)
-    nodes["mesh",] = _make_static(trace.mesh)
+    nodes[("mesh",)] = _make_static(trace.mesh)
     for name, value in zip(_SETTINGS, trace.settings, strict=True):
-        nodes[f"JAX's setting `{name}`",] = _make_static(value)
+        nodes[(f"JAX's setting `{name}`",)] = _make_static(value)
     donated = [_Array(array_type, True) for array_type in trace.donated]
     kept = [_Array(array_type, False) for array_type in trace.kept]
     static = [_make_static(make_static_key(value)) for value in trace.static.values]
@@ -266,7 +266,7 @@ def _format_array_type(array_type: Any) -> str:
 
 
 def _format_trace_change(before: Any, after: Any) -> str:
-    """Returns both texts with an arrow between them, also if they are equal, as for two functions of the same line."""
+    """Returns `before -> after`, or `before -> another after` if both texts are the same, as of two lambdas."""
     return f"{before} -> {after}" if str(before) != str(after) else f"{before} -> another {after}"
 
 

@@ -196,24 +196,22 @@ def read_program(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Repo
 
 
 def make_traceable(fn: Any) -> Any:
-    """Returns a function of `named_jit` or `jax.jit`; `equinox.filter_jit` has `lower`, but its stages are others."""
+    """Returns the function itself if `named_jit` or `jax.jit` made it, otherwise `named_jit` of it."""
+    # Not `lower`, which functions of `equinox.filter_jit` have, too, with other stages.
     return fn if hasattr(fn, "trace") else named_jit(fn)
 
 
 def list_parameters(fn: Any, args: Sequence[Any], count: int) -> tuple[str, ...]:
     """Returns the names of the parameters of a function that its arguments are for.
 
-    They are numbers for one that is lowered, and if only some of the arguments count, as with static ones of `jax.jit`.
+    Where a name is not known, its number stands for it.
     """
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):  # of what is lowered, and of some builtin functions
-        parameters = ()
-    names = [
-        parameter.name
-        for parameter in parameters
-        if count == len(args) and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
+    parameters = ()
+    if count == len(args):  # static arguments of `jax.jit` do not count, so positions would differ
+        with contextlib.suppress(TypeError, ValueError):  # raised for what is lowered and for some builtin functions
+            parameters = inspect.signature(fn).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [parameter.name for parameter in parameters if parameter.kind in kinds]
     return tuple(names[number] if number < len(names) else str(number) for number in range(count))
 
 

@@ -56,19 +56,18 @@ class Hardware:
         hbm_bytes: The bytes of its memory, as published.
         hbm_available: The bytes that programs can use.
         hbm_bandwidth: Bytes a second between memory and the device.
-        clock: Cycles a second of its matrix units; those that XLA estimates on TPUs.
+        clock: Cycles a second of its matrix units; on TPUs, of the cycles that XLA estimates.
         devices_per_host: How many devices a host has.
         devices_per_chip: How many devices a chip has. They share its links.
         links: How many links a chip has to its neighbors in a torus; 0 for a switched network.
         link_bandwidth: Bytes a second of a link, one way. On GPUs, those of a GPU to the others of its host.
         torus_dims: How many dimensions the torus has; 0 for a switched network.
-        wrap_multiple: The size of a dimension whose ends are connected; in a torus of three dimensions, the number that
-            divides all sizes if the ends are connected. 0 if they never are.
+        wrap_multiple: In a torus of two dimensions, the size of a dimension whose ends are connected; in one of three,
+            the number that must divide all sizes for the ends to be connected. 0 if they never are.
         network_bandwidth: Bytes a second of a device, one way, to devices of other slices or, on GPUs, of other hosts.
         host_bandwidth: Bytes a second between a device and the memory of its host, one way.
         cores: Of TPUs, the cores that work as one device.
-        links_in_chip: Over how many links the devices of a chip exchange data as fast as with one another; 0 if a chip
-            is one device.
+        links_in_chip: The bandwidth between the devices of a chip, as a number of links; 0 if a chip is one device.
         max_chips: The most chips of a torus that clouds offer; 0 for no limit.
         aliases: Other names of it, such as `"v5litepod"`.
         compiler_name: Of TPUs, the name that libtpu knows it by.
@@ -111,8 +110,8 @@ class Hardware:
     def find_wrap(self, topology: tuple[int, ...]) -> tuple[bool, ...]:
         """Returns for each dimension of a torus whether its ends are connected.
 
-        A torus of two dimensions closes in those of full size, one of three if it is made of whole cubes: as in the
-        table of accelerators that MaxText compiles for.
+        In a torus of two dimensions they are in dimensions of full size, in one of three if it is made of whole cubes,
+        as in the table of accelerators that MaxText compiles for.
 
         Args:
             topology: The size of each dimension, in chips.

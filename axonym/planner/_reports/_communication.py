@@ -57,7 +57,7 @@ class CommunicationReport(PrintedReport):
 
     @property
     def bytes(self) -> int:
-        """The bytes that a device has from all collectives."""
+        """The bytes of the results of all collectives on one device."""
         return sum(collective.bytes for collective in self.collectives)
 
     @property
@@ -90,7 +90,7 @@ class CommunicationReport(PrintedReport):
         )
 
     def count_bytes(self, by: str = "kind") -> dict[Any, int]:
-        """Returns the bytes that a device has from collectives, summed up by an attribute of them.
+        """Returns the bytes of the results of collectives on one device, summed up by an attribute of the collectives.
 
         Args:
             by: `"kind"`, `"mesh_axes"`, `"axes"`, `"layer"`, `"operation"`, `"run_in"` or `"source"`.
@@ -227,14 +227,14 @@ def _make_cells(collective: Collective) -> tuple[str, ...]:
         format_bytes(collective.bytes),
         format_bytes(collective.runs * collective.sent_bytes),
         collective.run_in,
-        _shorten_sum(collective.layer),
-        _shorten_sum(collective.operation),
+        _shorten_names(collective.layer),
+        _shorten_names(collective.operation),
         collective.source.removeprefix(f"{os.getcwd()}{os.sep}"),
     )
 
 
-def _shorten_sum(text: str) -> str:
-    """Returns the first of several names, such as `up + down + 3 more`."""
+def _shorten_names(text: str) -> str:
+    """Returns names joined by `+`, such as `up + down + 3 more`, with those after the second counted."""
     names = text.split(" + ")
     return text if len(names) <= 3 else " + ".join([*names[:2], f"{len(names) - 2} more"])
 
@@ -280,7 +280,7 @@ def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int
     Args:
         fn: As for `communication_report`.
         args: The arguments of the function.
-        at_most: The bytes that a device may have from all collectives, or from those of each kind or along each axis:
+        at_most: The most bytes of the results of all collectives on one device, or of those of a kind or along an axis:
             `{"all-gather": 2**20, "model": 0}`.
         kwargs: The keyword arguments of the function.
 

@@ -21,7 +21,7 @@ from ._step_variants import StepVariant
 
 
 class Prospect(NamedTuple):
-    """What screening says of a candidate, its step, and whether what its step holds is likely to fit."""
+    """The estimate of a candidate for a step, and whether the step is likely to fit into memory."""
 
     estimate: Evaluation
     variant: StepVariant
@@ -31,8 +31,9 @@ class Prospect(NamedTuple):
     def sort_key(self) -> tuple[Any, ...]:
         """The key that sorts prospects, the most promising first."""
         estimate = self.estimate
-        missing = 0 if estimate.fits else estimate.bytes
-        return missing, not self.is_likely_to_fit, estimate.time.total, estimate.candidate.key
+        # Those that do not fit come last, the smallest of them first.
+        oversize = 0 if estimate.fits else estimate.bytes
+        return oversize, not self.is_likely_to_fit, estimate.time.total, estimate.candidate.key
 
 
 class Screening:
@@ -89,7 +90,7 @@ class _Traffic:
         """Adds the gathers of the parameters of a product."""
         compute, stored = self._candidate.compute, self._candidate.parameters
         for operand, names in zip(product.operands, product.gathered_names, strict=True):
-            # What the product needs whole is waited for; parameters are fetched while the one before is computed.
+            # Axes that the product needs whole are gathered when it runs, and parameters during the product before it.
             whole = tuple(axis for name in names for axis in compute.get(name, ()))
             self._add("all-gather", _count_bytes(operand, self._candidate, compute), whole, runs, self.waiting)
             if operand.origin is not None:
@@ -103,7 +104,7 @@ class _Traffic:
                 self._add("all-gather", size, axes, runs, self.hidden)
 
     def add_sum(self, reduction: Sum, runs: int) -> None:
-        """Adds the reduction of a sum over sharded axes, which the result may be sharded over."""
+        """Adds the reduce-scatter of a sum over mesh axes of its result, and the all-reduce over the other ones."""
         compute = self._candidate.compute
         summed = _list_mesh_axes(reduction.reduced, compute)
         is_gradient = any(name in self._named_program.data_names for name, _ in reduction.reduced)
@@ -111,7 +112,7 @@ class _Traffic:
         scattered = tuple(axis for axis in _list_mesh_axes(reduction.result.dims, result_mapping) if axis in summed)
         replicated = tuple(axis for axis in summed if axis not in scattered)
         size = _count_bytes(reduction.result, self._candidate, compute)
-        if is_gradient:  # it is stored over further mesh axes than it is computed over
+        if is_gradient:  # the size is that of computing, which does not shard it over these mesh axes
             size /= self._count_shards(scattered)
         seconds = self.hidden if is_gradient else self.waiting
         self._add("reduce-scatter", size, scattered, runs, seconds)
