@@ -1,7 +1,7 @@
-"""Errors of checkpoints: damaged files, and agreement of all processes that none of them has failed.
+"""Errors of checkpoints: damaged files, and stages of a save or a restore that fail in one of several processes.
 
-After each stage of a save or a restore comes one that needs all processes. If one of them has failed, the others would
-wait for it, so all of them raise its error.
+Each stage is followed by one that waits for all processes. If one process raised an error alone, the others would wait
+for it in vain, so all of them raise an error.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from .._jax_compat import is_tracing
 from ..multihost._rendezvous import Rendezvous, get_coordination_store
 
 
-_DAMAGE = {errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}  # beside files that are missing
 T = TypeVar("T")
-_SECONDS = 3600.0  # how long processes wait for one another, as some read much more than others
+_DAMAGE_ERRNOS = {errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
+_TIMEOUT_SECONDS = 3600.0  # how long processes wait for one another, as some read much more than others
 
 
 class DamagedCheckpointError(ValueError):
@@ -40,7 +40,7 @@ class DamagedCheckpointError(ValueError):
 
 @contextlib.contextmanager
 def report_damage(path: Path, problem: str) -> Iterator[None]:
-    """Raises a DamagedCheckpointError if a file cannot be read or parsed, with the problem that this is.
+    """Raises a DamagedCheckpointError that states the problem if a file cannot be read or parsed.
 
     Errors that may pass, such as too many open files, are raised as they are.
     """
@@ -49,7 +49,7 @@ def report_damage(path: Path, problem: str) -> Iterator[None]:
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{path} is missing") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, OSError) and error.errno not in _DAMAGE:
+        if isinstance(error, OSError) and error.errno not in _DAMAGE_ERRNOS:
             raise
         raise DamagedCheckpointError(f"{path} {problem}: {type(error).__name__}: {error}") from None
 
@@ -60,7 +60,7 @@ def agree_on_result(
     *,
     name: str = "read",
     kind: type[Exception] = ValueError,
-    seconds: float = _SECONDS,
+    seconds: float = _TIMEOUT_SECONDS,
 ) -> T:
     """Returns the result of a call; if it raises in any process, all of them raise an error.
 
@@ -70,7 +70,7 @@ def agree_on_result(
         subject: The subject of a timeout error.
         call: The function that may fail.
         name: The name of the agreement; threads that work at the same time need different names.
-        kind: The error of processes that have not failed themselves.
+        kind: The error raised in processes where the call succeeded.
         seconds: How long to wait for the others.
     """
     result, error = None, None

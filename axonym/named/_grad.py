@@ -46,7 +46,7 @@ def value_and_grad(
     check_callable("value_and_grad", fn)
 
     def compute_value_and_grad(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any]:
-        call_fn: Callable[..., Any] = fn
+        call_fn: Callable[..., Any] = fn  # as `P` rejects rebuilt arguments
         indices = _resolve_argnums(argnums, args)
         partitions = [_partition_argument(index, args[index]) for index in indices]
 

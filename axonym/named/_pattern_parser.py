@@ -46,7 +46,7 @@ class Side(NamedTuple):
     @property
     def flat(self) -> tuple[Term, ...]:
         """The identifiers and `...`, with groups replaced by their parts."""
-        return tuple(part for term in self.terms for part in ((term,) if term.parts is None else term.parts))
+        return tuple(part for term in self.terms for part in term.parts or (term,))
 
     @property
     def groups(self) -> tuple[Term, ...]:
@@ -115,7 +115,7 @@ class _Token(NamedTuple):
 _QUOTES = "\"'"
 # In this order: signs of several characters, identifiers, names in quotes, and any other character.
 _TOKENS = re.compile(r"""\.\.\.|->|[^\W\d]\w*|"[^"]*"|'[^']*'|\S""")
-_ENDS = ("", "->", ",", "{", "}")  # what comes here instead of a bracket has left the bracket open
+_ENDS = ("", "->", ",", "{", "}")  # before these a missing bracket is reported at the one that it would close
 
 
 class _Parser:
@@ -321,7 +321,7 @@ class Binding:
                 raise Fault(term.at, f"{identifier!r} and {term.name!r} both stand for axis {name!r}")
 
     def check_size(self, term: Term, size: int) -> None:
-        """Raises a Fault if an alias gives another size for an axis; in `(a: b a)` it gives that of the part."""
+        """Raises a Fault if an alias gives another size for an axis; in `(a: b a)` the alias of `a` sizes the part."""
         is_own_part = any(part.name == term.name for part in term.parts or ())
         expected = None if is_own_part else self.get_size(term.name)
         if expected not in (None, size):

@@ -25,7 +25,7 @@ class Dropout(eqx.Module):
     """Sets elements to zero with a probability, and scales the rest so that the mean stays the same.
 
     Args:
-        pdrop: The probability of zero, which is static: no leaf of the tree, and another one traces anew.
+        pdrop: The probability of zero. It is static: not a leaf of the tree, and a new value causes a new trace.
         broadcast_axes: Axes along which all elements are dropped together; None for none.
         inference: Whether to return inputs unchanged; `equinox.nn.inference_mode` switches it.
 
@@ -64,7 +64,9 @@ class Dropout(eqx.Module):
         """
         shared = () if self.broadcast_axes is None else parse_selection(self.broadcast_axes)
         check_input("Dropout", x, shared)
-        if (self.inference if inference is None else inference) or self.pdrop == 0:
+        if inference is None:
+            inference = self.inference
+        if inference or self.pdrop == 0:
             return x
         if key is None:
             raise ValueError("`Dropout` needs a `key` when it drops elements; give one, or set `inference=True`.")

@@ -37,10 +37,10 @@ def apply_reduction(
     """
     if not isinstance(x, NamedBase):
         return _apply_to_plain(fn, x, axis, by_compiler, where=where, initial=initial, **options)
-    masks, mask_names = ((), ()) if where is None else _parse_mask(x, where)
+    masks, mask_names = _parse_mask(x, where)
     selected = make_hashable_selection(axis, x.names)
     call, names = _plan_reduction(fn, x.names, x.array.shape, selected, mask_names, by_compiler, *options.items())
-    # An operand, as the array and the mask are; many functions have no such argument.
+    # It may be an array, so it is no option of the plan; many functions lack the argument.
     kwargs = {} if initial is None else {"initial": initial}
     return with_array(x, call(x.array, *masks, **kwargs), names)
 
@@ -48,8 +48,8 @@ def apply_reduction(
 def apply_keeping_axes(fn: Callable[..., Any], x: Any, axis: Any, where: Any) -> Any:
     """Applies a positional function over axes that keeps them; for a named array, `where` is aligned by name."""
     if not isinstance(x, NamedBase):
-        return _apply_to_plain(fn, x, axis, False, where=where)
-    masks, mask_names = ((), ()) if where is None else _parse_mask(x, where)
+        return _apply_to_plain(fn, x, axis, by_compiler=False, where=where)
+    masks, mask_names = _parse_mask(x, where)
     selected = make_hashable_selection(axis, x.names)
     call, _ = _plan_reduction(fn, x.names, x.array.shape, selected, mask_names, False)
     return with_array(x, call(x.array, *masks))
@@ -130,8 +130,10 @@ def find_position(x: Any, axis: Any) -> int:
     return dim
 
 
-def _parse_mask(x: NamedBase, where: NamedBase) -> tuple[tuple[Any], tuple[Names]]:
-    """Returns the array and the names of a mask, each in a tuple, if `x` has its axes in the same sizes."""
+def _parse_mask(x: NamedBase, where: Any) -> tuple[tuple[Any, ...], tuple[Names, ...]]:
+    """Returns the array and the names of a mask, each in a tuple that is empty without a mask."""
+    if where is None:
+        return (), ()
     if not isinstance(where, NamedBase):
         raise TypeError(f"`where` must be a named array with axes of {format_shape(x)}, not {format_value(where)}.")
     if not set(where.names) <= set(x.names):

@@ -1,4 +1,4 @@
-"""Reductions by position with a mask, where those of `jax.numpy` need an initial value or have gradients of NaN."""
+"""Reductions by position with a mask, for which `jax.numpy` needs an initial value or gives gradients of NaN."""
 
 import functools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def masked_std(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dty
 
 
 def _compute_masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int, dtype: Any) -> tuple[Any, Any]:
-    """Returns which slices have unmasked elements, and the variances, 0 for the others."""
+    """Returns which slices have unmasked elements, and the variance of each, 0 without any."""
     mask = where if jnp.ndim(where) else jnp.reshape(where, (1,) * array.ndim)
     has_elements = jnp.any(mask, axis=axis, keepdims=True)
     # A slice without unmasked elements counts in full, as zeros, so that there is no division by zero.

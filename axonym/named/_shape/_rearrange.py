@@ -200,15 +200,15 @@ def _insert_unstated(
     if len(sections) == 1:
         return sections[0]
     # An axis is put before a section if it was before the first part of it. The last section follows all axes.
-    result, next_section = list(sections[0]), 1
+    first_section, *remaining, last_section = sections
+    result = [*first_section]
+    starts = [min(i for _, part_indices in section for i in part_indices) for section in remaining]
     for name, part_indices in unstated:
-        while next_section < len(sections) - 1 and part_indices[0] > min(
-            i for _, section_indices in sections[next_section] for i in section_indices
-        ):
-            result += sections[next_section]
-            next_section += 1
+        while remaining and part_indices[0] > starts[0]:
+            result += remaining.pop(0)
+            starts.pop(0)
         result.append((name, part_indices))
-    return result + [item for section in sections[next_section:] for item in section]
+    return result + [item for section in remaining for item in section] + last_section
 
 
 def rearrange(x: N, order: PartialAxisSpec | str, /, **aliases: AxisSelector | int) -> N:
