@@ -318,6 +318,8 @@ def test_auto_chooses_by_the_number_of_scores_and_explains():
             "it computes the scores in float32, not in the `attention_dtype`",
         ),
         ("blocked", {"bias": nym.zeros({"layers": 2})}, "the bias has axis 'layers', which neither query nor key has"),
+        ("jax", {"mask": nym.ones({"layers": 2}, bool)}, "the mask has axis 'layers', which neither query nor key has"),
+        ("blocked", {"scale": nym.ones({"key_pos": 128})}, "the scale has axis 'key_pos', which the query lacks"),
     ],
 )
 def test_a_feature_that_an_implementation_lacks_is_an_error(draw, implementation, options, reason):

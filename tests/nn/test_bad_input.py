@@ -226,6 +226,21 @@ MISTAKES = {
         TypeError,
         "`mask` must be boolean, not float32; make it so with `mask > 0`, or add numbers to the scores with `bias`.",
     ),
+    "attention, size of the mask": (
+        lambda: attention(mask=nym.ones(KeyPos.resize(2), bool), implementation="blocked"),
+        ValueError,
+        "axis 'key_pos' has size 3 and size 2 in (pos: 3, embed: 4) and (key_pos: 3, embed: 4) and (key_pos: 2)",
+    ),
+    "attention, size of the bias": (
+        lambda: attention(bias=nym.ones(Pos.resize(4)), implementation="blocked"),
+        ValueError,
+        "axis 'pos' has size 3 and size 4 in (pos: 3, embed: 4) and (key_pos: 3, embed: 4) and (pos: 4)",
+    ),
+    "attention, number of values": (
+        lambda: attention(value=nym.ones((KeyPos.resize(4), Embed))),
+        ValueError,
+        "axis 'key_pos' has size 4 here, 3 was asked for",
+    ),
     "attention, boolean bias": (
         lambda: attention(bias=nym.ones((Pos, KeyPos), bool)),
         TypeError,

@@ -11,7 +11,7 @@ from ...named._arguments import check_choice
 from ...named._array import NamedArray
 from ...named._axis import AxisSelection, AxisSelector
 from ...named._named_call import enter_function_scope
-from ._blocked import attend_in_blocks, find_blocked_obstacle
+from ._blocked import attend_in_blocks
 from ._inputs import AttentionInputs, parse_attention_inputs
 from ._kernels import attend_by_jax, attend_by_splash, find_cudnn_obstacle, find_jax_obstacle, find_splash_obstacle
 from ._mask import AttentionMask
@@ -81,7 +81,7 @@ IMPLEMENTATIONS = (
     Implementation(
         name="blocked",
         run=attend_in_blocks,
-        find_obstacle=find_blocked_obstacle,
+        find_obstacle=AttentionInputs.find_foreign_axis,
         find_objection=_find_blocked_objection,
         describe_advantage=lambda inputs: (
             f"the scores of a head are many: {inputs.count_scores():,}, more than {MOST_SCORES:,}"
@@ -166,7 +166,8 @@ def dot_product_attention(
             "splash" is the Pallas kernel for TPUs; "auto" chooses by platform and shapes, see `explain_attention`.
         QPos: The axis of query positions, which masks compare with those of keys; if None, the axis of `query` that
             `key` lacks, or the one of several that arrays in the mask have.
-        scale: Factor of the products of queries and keys; `1 / sqrt(size of Key)` if None.
+        scale: Factor of the products of queries and keys, a number or a named array with axes of the query;
+            `1 / sqrt(size of Key)` if None.
         soft_cap: Scores become `soft_cap * tanh(scores / soft_cap)` before bias and mask (Gemma Team, 2024).
         sinks: Scores of keys whose values are zero, one for each element of the axes of this array, such as heads
             (OpenAI, 2025, gpt-oss). A query that attends to no key attends to its sink alone, and gets zeros.

@@ -28,7 +28,7 @@ from ...named._sharding import constrain_sharding
 from .._layer import cast_array, widen_dtype
 from .._map_shards import find_mesh_axes
 from ._inputs import AttentionInputs
-from ._mask import MaskBlock, as_attention_mask
+from ._mask import MaskBlock
 from ._scores import apply_sinks, cap_scores, draw_dropout_mask, get_masked_score, mask_scores
 
 
@@ -50,20 +50,8 @@ class _Starts(NamedTuple):
     new_key: Any
 
 
-def find_blocked_obstacle(inputs: AttentionInputs) -> str | None:
-    """Returns why attention cannot be computed in blocks, None if it can."""
-    score_names = {*inputs.query.names, *inputs.key.names} - {*inputs.contracted}
-    mask_arrays = () if inputs.mask is None else as_attention_mask(inputs.mask).arrays
-    for operand, x in (("bias", inputs.bias), *(("mask", x) for x in mask_arrays)):
-        if x is not None and (extra := [name for name in x.names if name not in score_names]):
-            return f"the {operand} has axis {extra[0]!r}, which neither query nor key has"
-    return None
-
-
 def attend_in_blocks(inputs: AttentionInputs) -> NamedArray:
     """Computes attention block by block."""
-    if inputs.mask is not None:
-        inputs = dataclasses.replace(inputs, mask=as_attention_mask(inputs.mask))
     axes, starts = _plan_blocks(inputs)
 
     def replicate_keys(x: Any) -> Any:
@@ -110,7 +98,7 @@ def _plan_blocks(inputs: AttentionInputs) -> tuple[_BlockAxes, _Starts]:
     is_needed = np.ones(query.shape, bool)
     if inputs.mask is not None:
         query_bounds, key_bounds = (query, query + query_block_size - 1), (key, key + key_block.size - 1)
-        is_needed &= as_attention_mask(inputs.mask).bound_block(query_bounds, key_bounds)[0]
+        is_needed &= inputs.mask.bound_block(query_bounds, key_bounds)[0]
     is_overlapping = bool(query_size % query_block_size or KPos.size % key_block.size)
     starts = [array[is_needed].astype(np.int32) for array in (query, key, new_query, new_key)]
     return _BlockAxes(query_block, key_block, is_overlapping), _Starts(*starts)
@@ -212,8 +200,8 @@ def _score_block(axes: _BlockAxes, operands: AttentionInputs, block: _Starts) ->
     if operands.bias is not None:
         scores = scores + cast_array(take(operands.bias), scores.dtype)
     if operands.mask is not None:
-        mask = as_attention_mask(operands.mask)
-        scores = mask_scores(scores, mask.compute_block(MaskBlock(axes.QPos, axes.KPos, block.query, block.key, take)))
+        mask_block = MaskBlock(axes.QPos, axes.KPos, block.query, block.key, take)
+        scores = mask_scores(scores, operands.mask.compute_block(mask_block))
     for axis, start, new in ((axes.QPos, block.query, block.new_query), (axes.KPos, block.key, block.new_key)):
         if axes.is_overlapping and axis is not None:
             scores = where(arange(axis, start=start) >= new, scores, -jnp.inf)

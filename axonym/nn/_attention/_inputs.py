@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from ...named._arguments import check_dtype, check_integer, check_number
-from ...named._array import NamedArray
-from ...named._axis import AxisSelection, AxisSelector, Names, axis_name, parse_selection
+from ...named._array import NamedArray, is_named_array
+from ...named._axis import AxisSelection, AxisSelector, Names, axis_name, check_matching_sizes, parse_selection
 from ...named._base import format_shape
 from ...named._format import format_axes
 from ...random._keys import as_plain_key
 from .._layer import cast_array, check_input
-from ._mask import AttentionMask, MaskBlock, check_boolean
+from ._mask import AttentionMask, MaskBlock, as_attention_mask
 
 
 # A plain dataclass, because a module of Equinox enters several Python functions for each field that it sets.
@@ -34,7 +34,7 @@ class AttentionInputs:
     key: NamedArray
     value: NamedArray
     bias: NamedArray | None
-    mask: NamedArray | AttentionMask | None
+    mask: AttentionMask | None
     dropout_key: jax.Array | None
     sinks: NamedArray | None
     scale: Any
@@ -56,10 +56,26 @@ class AttentionInputs:
 
     def materialize_mask(self) -> NamedArray | None:
         """Returns the mask as an array with only the axes that it depends on, None if there is none."""
-        if not isinstance(self.mask, AttentionMask):
-            return self.mask
+        if self.mask is None:
+            return None
         QPos = None if self.query_axis is None else self.query.resolve_axis(self.query_axis)
         return self.mask.compute_block(MaskBlock(QPos, self.key.resolve_axis(self.key_axis)))
+
+    def find_foreign_axis(self) -> str | None:
+        """Returns which axis the scores have that neither query nor key has, None if they have none."""
+        score_names = {*self.query.names, *self.key.names} - {*self.contracted}
+        operands = [] if self.bias is None else [("bias", self.bias)]
+        if self.mask is not None:
+            operands += [("mask", x) for x in self.mask.arrays]
+        for label, x in operands:
+            for name in x.names:
+                if name not in score_names:
+                    return f"the {label} has axis {name!r}, which neither query nor key has"
+        if is_named_array(self.scale):
+            for name in self.scale.names:
+                if name not in self.query.names:
+                    return f"the scale has axis {name!r}, which the query lacks"
+        return None
 
     def count_scores(self) -> int:
         """Returns the number of scores of a head: queries times keys."""
@@ -110,10 +126,12 @@ def parse_attention_inputs(
             "has nothing to attend to; give at least one key, which a `mask` may hide"
         )
     query_axis = _find_query_axis(QPos, query, key, mask)
-    if isinstance(mask, AttentionMask):
-        mask = mask.bind_axes(query_axis, key_axis)
-    elif mask is not None:
-        check_boolean(mask)
+    if mask is not None:
+        mask = as_attention_mask(mask).bind_axes(query_axis, key_axis)
+    # A block that is sliced from an array hides that the array has another size.
+    operands = jax.tree.leaves((query, key, bias, scale, mask), is_leaf=is_named_array)
+    check_matching_sizes(*((x.names, x.array.shape) for x in operands if is_named_array(x)))
+    value.resolve_axis(key.resolve_axis(key_axis))
     if soft_cap is not None:
         soft_cap = check_number("dot_product_attention: `soft_cap`", soft_cap, above=0)
     if sinks is not None:

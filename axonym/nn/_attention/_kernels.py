@@ -29,7 +29,6 @@ from .._map_shards import find_mesh_axes, list_free_mesh_axes
 from ._inputs import AttentionInputs
 from ._mask import (
     AttentionMask,
-    as_attention_mask,
     combine_masks,
     get_causal_offset,
     get_segment_ids,
@@ -63,7 +62,7 @@ class KernelAxes:
 
 
 def find_axes_obstacle(inputs: AttentionInputs) -> str | None:
-    """Returns why the axes have no order in which a kernel takes them, None if they have one."""
+    """Returns why no kernel takes the axes, None if kernels do."""
     query_names, value_names = inputs.query.names, inputs.value.names
     for name in inputs.key.names:
         if name != inputs.key_axis and name not in query_names:
@@ -75,7 +74,7 @@ def find_axes_obstacle(inputs: AttentionInputs) -> str | None:
             return f"axis {name!r} has another size in the value than in the key"
         if name in query_names and name not in inputs.key.names:
             return f"the value has axis {name!r} of the query, which the key lacks"
-    return None
+    return inputs.find_foreign_axis()
 
 
 def find_kernel_axes(inputs: AttentionInputs) -> KernelAxes:
@@ -83,9 +82,9 @@ def find_kernel_axes(inputs: AttentionInputs) -> KernelAxes:
     query, key, value = inputs.query, inputs.key, inputs.value
     shared = tuple(axis for axis in query.axes if axis.name in key.names and axis.name not in inputs.contracted)
     query_only = tuple(axis for axis in query.axes if axis.name not in key.names)
-    masks = () if inputs.mask is None else as_attention_mask(inputs.mask).arrays
+    mask_arrays = () if inputs.mask is None else inputs.mask.arrays
     heads = shared[-1:]
-    if heads and any(heads[0].name in x.names for x in masks):
+    if heads and any(heads[0].name in x.names for x in mask_arrays):
         heads = ()
     return KernelAxes(
         batch=shared[: len(shared) - len(heads)],
@@ -222,7 +221,7 @@ def attend_by_jax(inputs: AttentionInputs) -> NamedArray:
 
 def _split_flags(inputs: AttentionInputs, uses_cudnn: bool) -> tuple[dict[str, Any], NamedArray | None]:
     """Returns the part of a mask that the function takes as flags, and the remaining part as an array."""
-    if not isinstance(inputs.mask, AttentionMask) or inputs.query_axis is None:
+    if inputs.mask is None or inputs.query_axis is None:
         return {}, inputs.materialize_mask()
     flags: dict[str, Any] = {}
     masks = split_conjunction(inputs.mask)
@@ -292,10 +291,10 @@ def _find_mask_obstacle(inputs: AttentionInputs, axes: KernelAxes) -> str | None
 
 
 def _split_segments(
-    mask: AttentionMask | NamedArray,
+    mask: AttentionMask,
 ) -> tuple[list[AttentionMask], list[tuple[NamedArray, NamedArray]]]:
     """Returns the masks that are combined by `&`, and the segment ids among them."""
-    pairs = [(part, get_segment_ids(part)) for part in split_conjunction(as_attention_mask(mask))]
+    pairs = [(part, get_segment_ids(part)) for part in split_conjunction(mask)]
     return [part for part, ids in pairs if ids is None], [ids for _, ids in pairs if ids is not None]
 
 
