@@ -22,7 +22,7 @@ class Candidate:
         mesh: The sizes of the mesh axes by name.
         compute: For each named axis that is sharded while computing, the mesh axes that it is sharded over.
         parameters: The same for parameters and optimizer state between steps; `compute` and more.
-        policy: The name of the policy of rematerialization; empty if the arguments keep theirs.
+        policy: The name of the policy of rematerialization; empty if the layers keep their own.
         options: The keyword arguments that the function is called with.
 
     Example:

@@ -44,8 +44,8 @@ class Plan(PlanRecord, PrintedTable):
         compiler_options: XLA's options.
         seconds: The time that the search took.
         notes: What was done in another way than usual, and why.
-        screened: What the model of the machine says of the best candidate, to compare those with that were only
-            screened; None if the best was only screened, too.
+        screened: What the model of the machine says of the best candidate, which candidates that were only screened are
+            compared with; None if the best was only screened, too.
 
     Example:
         >>> import axonym as nym
@@ -80,7 +80,7 @@ class Plan(PlanRecord, PrintedTable):
 
     @property
     def policy(self) -> str:
-        """The name of the policy of rematerialization of the best candidate; empty if the arguments keep theirs."""
+        """The best candidate's policy of rematerialization, by name; empty if the layers keep their own."""
         return self.best.candidate.policy
 
     @property
@@ -89,7 +89,7 @@ class Plan(PlanRecord, PrintedTable):
         return self.best.candidate.options
 
     def mesh(self, devices: Sequence[Any] | None = None, axis_types: Any = None) -> Mesh:
-        """Returns the mesh of the best candidate, of Auto axes, as candidates are compiled.
+        """Returns the mesh of the best candidate. Its axes are Auto unless given, as they were in the search.
 
         Args:
             devices: The devices, such as what `described_devices` returns; JAX's own if None.
@@ -101,13 +101,12 @@ class Plan(PlanRecord, PrintedTable):
         return create_mesh(self.best.candidate.mesh, axis_types=axis_types, devices=devices)
 
     def why(self, axis: str) -> PlanAlternatives:
-        """Returns what other choices cost: for each, the best candidate that makes it, next to the best of all.
+        """Returns what other choices cost: for each, the best candidate with that choice, next to the best of all.
 
         Args:
             axis: A named axis, whose choices are what it is sharded over while computing and between steps; a mesh
-                axis, whose choices are its sizes; `"policy"`; or an option. One choice alone is asked for as in
-                `"data=64"`, `"embed=not sharded"` or `"embed=model"`, which is over `model` while computing or between
-                steps.
+                axis, whose choices are its sizes; `"policy"`; or an option. For one choice alone: `"data=64"`,
+                `"embed=not sharded"` or `"embed=model"`, sharded over `model` while computing or between steps.
 
         Raises:
             TypeError: If `axis` is no string.
@@ -119,7 +118,7 @@ class Plan(PlanRecord, PrintedTable):
         """Returns two evaluations part by part: mesh, mapping, bytes, bytes sent and seconds.
 
         Args:
-            a: A rank, of which 1 is the best, an evaluation, or another plan, of which the best is compared.
+            a: A rank, 1 for the best; an evaluation; or another plan, whose best candidate is compared.
             b: The same. If None, the best of this plan is compared with `a`.
 
         Raises:

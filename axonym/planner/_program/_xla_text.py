@@ -1,8 +1,8 @@
 """Patterns of XLA's and MLIR's private texts: all that the planner reads of them, in one place.
 
 None of these formats is promised. Seen in jaxlib 0.10.2 and 0.12.0 for CPUs, in libtpu 0.0.42 and 0.0.50 for TPUs, and
-in jax-cuda12-plugin 0.10.2 for GPUs. What a changed format no longer matches is counted once (a loop) or left out (a
-source line, a time); programs for TPUs are then compiled whole, since their memory is not found early.
+in jax-cuda12-plugin 0.10.2 for GPUs. Should a format change so that nothing matches, a loop counts as one turn, and
+a source line or a time is left out; programs for TPUs are compiled to the end, not just until their memory is known.
 """
 
 import re
@@ -39,7 +39,7 @@ OPERAND = re.compile(r"%([\w.\-#]+)")
 TUPLE_ELEMENT = re.compile(r"%([\w.\-]+)#(\d+)")
 # The path of JAX's scopes and transformations in the metadata.
 OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
-# The number that all places share in which one collective is written.
+# The number of a collective; it is the same at all places where that collective is written.
 CHANNEL = re.compile(r"channel_id=(\d+)")
 # Where the line of the source is: a frame of the tables below the program, or the line itself.
 STACK_FRAME = re.compile(r"stack_frame_id=(\d+)")
@@ -63,8 +63,9 @@ GROUP_RANGE = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]
 GROUP_MESH = re.compile(
     r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? ?\{([^}]*)\}"
 )
-# The axes of such a mesh; and those of a group, of which it may take a part, `'axis_1':(2)2`.
+# An axis of such a mesh: `'axis_0'=2`.
 MESH_AXIS = re.compile(r"'([^']*)'=(\d+)")
+# An axis of a group: `'axis_0'`, or a part of one, `'axis_1':(2)2`.
 GROUP_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
 # The devices that a permutation sends from and to, `{{0,1},{1,0}}`.
 PERMUTATION = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
@@ -89,8 +90,10 @@ CONTRACTED_DIMS = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([\d,"]
 
 # The path in `op_name`, which JAX writes.
 
-# The axes in the scope of an operation of Axonym, and those of its results; `report/_time_by_layer.py` has the scopes.
+# What stands between the axes in the scope of an operation of Axonym, such as `dot(batch, embed -> mlp)`; the scope
+# itself is `AXES_SCOPE` in `report/_time_by_layer.py`.
 AXES_SEPARATOR = re.compile(r" -> |, ")
+# The axes of the results in such a scope: `mlp`.
 RESULT_AXES = re.compile(r"-> ([^()]*)\)")
 # The name of the argument before its path, for a parameter of the program: `state` of `state.opt['mu'].array`.
 ARGUMENT_NAME = re.compile(r"^[^.\[]*")

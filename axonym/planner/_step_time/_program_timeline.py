@@ -12,14 +12,14 @@ from .._program._hlo_program import HOST_SPACE, HloInstruction, parse_arrays, sp
 from ._link_model import LinkModel
 
 
-# Returns the seconds of computing of an instruction, and those of a kernel of attention.
+# Returns how many seconds an instruction computes outside of attention kernels, and how many within them.
 Measure: TypeAlias = Callable[[CompiledProgram, HloInstruction], tuple[float, float]]
 Links: TypeAlias = tuple[str, ...]  # mesh axes that something is sent along, or one of the two below
 TO_HOST: Links = ("to the memory of the host",)
 FROM_HOST: Links = ("from the memory of the host",)
 _HOST_LAYOUT = f"S({HOST_SPACE})"  # in the layout of an array in the memory of the host
 _PRODUCTS = ("convolution", "dot", "fusion")
-_MOST_UPDATES = 8  # between the start of a collective and its end
+_MOST_UPDATES = 8  # instructions between the start of a collective and its end
 
 
 @dataclass
@@ -27,10 +27,10 @@ class TimeSpent:
     """What a device spends its time on, in seconds.
 
     Attributes:
-        compute: Computing.
-        attention: Kernels of attention.
-        waiting: By the links that something is sent along, the time in which the device does nothing but wait for it.
-        busy: By these links, the time that sending takes.
+        compute: Computing outside of attention kernels.
+        attention: Attention kernels.
+        waiting: The time in which the device does nothing but wait for what is sent, for each tuple of links.
+        busy: The time that sending takes, for each tuple of links.
     """
 
     compute: float = 0.0
@@ -43,21 +43,21 @@ class TimeSpent:
         """The seconds from start to end."""
         return self.compute + self.attention + sum(self.waiting.values())
 
-    def add(self, other: "TimeSpent", times: int) -> None:
-        """Adds what happens a number of times."""
-        self.compute += times * other.compute
-        self.attention += times * other.attention
+    def add(self, other: "TimeSpent", count: int) -> None:
+        """Adds the time of something that happens `count` times."""
+        self.compute += count * other.compute
+        self.attention += count * other.attention
         for links, seconds in other.waiting.items():
-            self.waiting[links] += times * seconds
+            self.waiting[links] += count * seconds
         for links, seconds in other.busy.items():
-            self.busy[links] += times * seconds
+            self.busy[links] += count * seconds
 
 
 class InstructionTime(NamedTuple):
     """When an instruction runs, in seconds from the start of its computation.
 
-    `links` are what it sends along, and empty if it computes; `waited` are the last seconds of it, in which nothing
-    else happens; `is_attention` says whether a kernel of attention takes most of it.
+    `links` are what it sends along, and empty if it computes; `waited` is how many of its last seconds the device does
+    nothing but wait for it; `is_attention` says whether attention kernels take most of it.
     """
 
     instruction: HloInstruction
@@ -73,8 +73,8 @@ class Clock:
 
     Attributes:
         spent: What the time is spent on.
-        times: When instructions run that take time, with those of what is called once.
-        pending: What is still being sent, by the key that ends it.
+        times: When each instruction that takes time runs, including those in computations that are called once.
+        pending: What is still being sent, by the key to wait for it with.
     """
 
     def __init__(self, is_timed: bool) -> None:
@@ -93,11 +93,11 @@ class Clock:
             is_attention = attention > compute
             self.times.append(InstructionTime(instruction, (), start, self.spent.total, is_attention=is_attention))
 
-    def call(self, instruction: HloInstruction, called: "Clock", times: int = 1) -> None:
-        """Runs another computation a number of times."""
+    def call(self, instruction: HloInstruction, called: "Clock", count: int = 1) -> None:
+        """Runs another computation `count` times."""
         start = self.spent.total
-        self.spent.add(called.spent, times)
-        if times == 1:
+        self.spent.add(called.spent, count)
+        if count == 1:
             self.times += [time._replace(start=start + time.start, end=start + time.end) for time in called.times]
         else:
             self.times.append(InstructionTime(instruction, (), start, self.spent.total))
@@ -122,14 +122,14 @@ class Clock:
 class ProgramTimeline:
     """Goes through the instructions of a scheduled program in their order, and tells what a device spends its time on.
 
-    Collectives and transfers to the memory of the host that the program starts and ends in two places run beside all
-    that is between; at their end the device waits until they are done. What is sent along the same mesh axis is sent in
-    turn. A collective fused into a product takes as long as the longer of the two. A loop takes as long as all of its
-    turns, at the beginning and end of which nothing is on its way.
+    Some collectives, and transfers to and from the memory of the host, start at one place in the program and end at
+    another. They run beside all that is between, and at their end the device waits until they are done. What is sent
+    along the same mesh axis is sent in turn. A collective fused into a product takes as long as the longer of the two.
+    A loop takes as long as all of its turns, at the beginning and end of which nothing is on its way.
 
     Args:
         program: The program.
-        measure: Gives the seconds of computing of an instruction, and those of a kernel of attention.
+        measure: Returns how many seconds an instruction computes outside of attention kernels, and within them.
         is_timed: Whether `measure` gives these. If not, what runs beside computing is not waited for.
 
     Attributes:
@@ -141,7 +141,7 @@ class ProgramTimeline:
         self._program, self._measure, self._is_timed = program, measure, is_timed
         self._links = LinkModel(program.mesh)
         self._clocks: dict[str, Clock] = {}
-        self._received: dict[str, int] = {}  # the bytes that come from other slices, by what the transfer is called
+        self._received: dict[str, int] = {}  # the bytes that come from other slices, by the key of the transfer
         for instruction in self.hlo.instructions:
             if instruction.opcode == "recv" and (transfer := xla.SLICE_TRANSFER.search(instruction.attributes)):
                 self._received[transfer[1]] = instruction.results[0].bytes
@@ -152,7 +152,7 @@ class ProgramTimeline:
             clock = Clock(self._is_timed)
             for instruction in self.hlo.by_computation.get(computation, ()):
                 self._run_instruction(instruction, clock)
-            for key in [*clock.pending]:  # what the text has no end of
+            for key in [*clock.pending]:  # what has no end in the text of the program
                 self._end(key, clock)
             self._clocks[computation] = clock
         return self._clocks[computation]
@@ -220,7 +220,7 @@ class ProgramTimeline:
                 clock.wait(key)
 
     def _end(self, key: str, clock: Clock) -> None:
-        """Waits for what an instruction has started, unless that is not known or there is no time to compare with."""
+        """Waits for what an instruction has started, if anything; if computing is not timed, drops it instead."""
         # An instruction that starts several collectives has a key with a number for each: `start.1/0`.
         for name in [name for name in clock.pending if name == key or name.startswith(f"{key}/")]:
             if self._is_timed:
@@ -230,14 +230,15 @@ class ProgramTimeline:
 
     def _find_start(self, instruction: HloInstruction, clock: Clock) -> str:
         """Returns the key of what an instruction ends."""
-        for _ in range(_MOST_UPDATES):  # an `async-done` takes the last of several updates, and the first the start
+        # The operand of an `async-done` may be an update, whose operand is the update before it or the start.
+        for _ in range(_MOST_UPDATES):
             operands = self.hlo.find_operands(instruction)
             if not operands:
                 break
             instruction = operands[0]
             transfer = xla.SLICE_TRANSFER.search(instruction.attributes)
             key = instruction.name
-            if transfer and instruction.opcode == "recv":  # its partner, the `send`, has the time
+            if transfer and instruction.opcode == "recv":  # the matching `send` was started under this key
                 key = transfer[1]
             if any(name.partition("/")[0] == key for name in clock.pending):
                 return key

@@ -232,7 +232,7 @@ def _drop_zeros(seconds_by_axes: Mapping[MeshAxes, float]) -> dict[MeshAxes, flo
 
 
 def _measure_by_cycles(program: CompiledProgram, instruction: HloInstruction) -> tuple[float, float]:
-    """Returns the seconds of computing of an instruction on TPUs, and those of a kernel of attention."""
+    """Returns how many seconds an instruction computes on TPUs outside of attention kernels, and within them."""
     hardware = program.hardware
     if cycles := xla.ESTIMATED_CYCLES.search(instruction.attributes):
         return int(cycles[1]) / hardware.clock, 0.0
@@ -245,7 +245,7 @@ def _measure_by_cycles(program: CompiledProgram, instruction: HloInstruction) ->
 
 
 def _measure_by_schedule(program: CompiledProgram, instruction: HloInstruction) -> tuple[float, float]:
-    """Returns the seconds of computing of an instruction on GPUs, and those of attention that it is a part of."""
+    """Returns how many seconds an instruction computes on GPUs outside of attention, and within it."""
     if _ATTENTION_SCOPE in instruction.op_name:
         hlo, called = program.hlo, program.hlo.find_called(instruction)
         inner = [product for name in called for product in hlo.by_computation[name]]
