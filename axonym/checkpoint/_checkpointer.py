@@ -16,7 +16,7 @@ from ..named._axis_layout import MeshLike
 from ..named._base import get_plain_array
 from ..named._traceback import find_stacklevel
 from ..partitioning._mapping import ResourceMapping
-from ..state_dict._keys import check_has_data
+from ..state_dict._keys import check_can_be_saved
 from ..state_dict._safetensors import AxisOrder
 from ._data_state import Resumable, encode_data_state
 from ._errors import agree_on_result, check_is_not_traced, import_orbax_handler
@@ -259,7 +259,7 @@ def save(
 def _get_stored_array(leaf: LeafMetadata, x: Any) -> Any:
     """Returns the array of a leaf as Orbax writes it: without names, and the data of random keys."""
     array = get_plain_array(x)
-    check_has_data(leaf.path or "the state", array)
+    check_can_be_saved(leaf.path or "the state", array)
     if leaf.kind == "key":
         with enter_mesh_of(array.sharding):
             array = jax.random.key_data(array)

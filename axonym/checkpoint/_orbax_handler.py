@@ -168,8 +168,8 @@ def check_written(folder: Path, checksums: Checksums, arguments: StateSave) -> N
     Raises:
         OSError: If something else has removed a part of it.
     """
-    has_data = arguments.data is not None
-    data_files = [make_data_file_name(process) for process in range(jax.process_count()) if has_data]
+    has_data_state = arguments.data is not None
+    data_files = [make_data_file_name(process) for process in range(jax.process_count()) if has_data_state]
     sizes = {name.removeprefix("default/"): entry[0] for name, entry in checksums.files.items()}
     base = ts.KvStore.open({"driver": "file", "path": f"{folder}/"}).result()
     _check_sizes(folder, sizes, dict.fromkeys([METADATA, _MANIFEST, *data_files], 0))

@@ -254,7 +254,7 @@ def read_stored_arrays(folder: Path, leaves: list[PlannedLeaf], checksums: Check
 def _read_data(folder: Path, metadata: TreeMetadata, data: Resumable | None) -> Any:
     if data is None:
         return None
-    if not metadata.has_data:
+    if not metadata.has_data_state:
         raise ValueError(f"the checkpoint in {folder} has no state of the data; restore it without `data`")
     check_resumable(data, "set_state")
     return read_data_state(folder, jax.process_index(), jax.process_count(), metadata.process_count)

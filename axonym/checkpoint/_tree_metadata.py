@@ -27,7 +27,7 @@ Kind: TypeAlias = Literal["array", "key", "numpy", "numpy scalar", "value", "non
 ARRAY_KINDS = ("array", "key", "numpy", "numpy scalar")
 
 METADATA = "axonym.json"
-_FORMAT = 1  # greater if older versions cannot read it
+_FORMAT = 1  # to be increased when older versions could no longer read what is written
 _MOST_CHARACTERS = 200  # of the description of an object
 _MOST_LEVELS = 200  # Python allows 1000 nested calls; a level takes two of them here, and three in the JSON decoder
 
@@ -198,16 +198,29 @@ class Node:
 
 @dataclass(frozen=True)
 class TreeMetadata:
-    """The metadata of a checkpoint: its tree, its step and the number of processes that saved it."""
+    """The metadata of a checkpoint.
+
+    Attributes:
+        step: Its step.
+        tree: Its leaves and nodes.
+        process_count: The number of processes that saved it.
+        has_data_state: Whether the state of the data, such as the position in it, is saved with it.
+    """
 
     step: int
     tree: Node | LeafMetadata
     process_count: int = 1
-    has_data: bool = False
+    has_data_state: bool = False
 
     def write(self, folder: Path) -> None:
-        content = {"format": _FORMAT, "step": self.step, "process_count": self.process_count, "has_data": self.has_data}
-        (folder / METADATA).write_text(json.dumps({**content, "tree": _write_node(self.tree)}))
+        content = {
+            "format": _FORMAT,
+            "step": self.step,
+            "process_count": self.process_count,
+            "has_data": self.has_data_state,
+            "tree": _write_node(self.tree),
+        }
+        (folder / METADATA).write_text(json.dumps(content))
 
     @classmethod
     def read(cls, folder: Path) -> "TreeMetadata":
@@ -218,10 +231,10 @@ class TreeMetadata:
         if is_newer:
             raise ValueError(f"{path} has format {content['format']}; install a newer Axonym to read it")
         with report_damage(path, "does not describe a checkpoint"):
-            step, process_count, has_data = content["step"], content["process_count"], content["has_data"]
-            if [type(step), type(process_count), type(has_data)] != [int, int, bool] or process_count < 1:
+            step, process_count, has_data_state = content["step"], content["process_count"], content["has_data"]
+            if [type(step), type(process_count), type(has_data_state)] != [int, int, bool] or process_count < 1:
                 raise ValueError(f"step {step!r} of {process_count!r} processes")
-            return cls(step, _read_node(content["tree"]), process_count, has_data)
+            return cls(step, _read_node(content["tree"]), process_count, has_data_state)
 
     def get_leaves(self) -> dict[str, LeafMetadata]:
         """Returns the leaves by path."""

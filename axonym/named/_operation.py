@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ._axis import Names
 from ._axis_layout import AxisLayout, MeshAxes, get_axes_of_type, read_layout
 from ._base import is_traced
-from ._sharding import context, get_mesh_axes, get_out_sharding, reshard_by_name
+from ._sharding import get_mesh_axes, get_out_sharding, mapping_context, reshard_by_name
 
 
 def run_operation(
@@ -98,10 +98,10 @@ def use_operand_layout(operands: Sequence[Names], arrays: Sequence[Any]) -> cont
 
     It changes nothing under an active mapping, or where no array is sharded over Explicit mesh axes.
     """
-    if context.value is not None:
+    if mapping_context.value is not None:
         return _NO_CONTEXT
     layout = _merge_layouts(operands, arrays)
-    return _NO_CONTEXT if layout is None else context(_OperandLayout(layout))
+    return _NO_CONTEXT if layout is None else mapping_context(_OperandLayout(layout))
 
 
 _NO_CONTEXT = contextlib.nullcontext()

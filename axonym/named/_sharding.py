@@ -38,13 +38,13 @@ class Ambient(Protocol):
         ...
 
 
-context: Any = jax.make_user_context(None)
+mapping_context: Any = jax.make_user_context(None)
 """Holds the active `Ambient`, or None."""
 
 
 def constrain_sharding(x: N) -> N:
     """Returns the array with the sharding of its names under the active mapping, unchanged if there is none."""
-    ambient = context.value
+    ambient = mapping_context.value
     return x if ambient is None or not x.names else with_array(x, ambient.constrain(x.array, x.names))
 
 
@@ -54,17 +54,17 @@ def place_array(x: N) -> N:
 
 
 def gather_parameter(parameter: N, *, may_be_reduced: bool = True) -> N:
-    """Returns a parameter sharded by the active mapping, gathered from its stored shards if it is stored by another.
+    """Returns a parameter sharded by the active mapping; one stored by another mapping is gathered from its shards.
 
     The gradient is scattered back to the stored shards.
 
     Args:
         parameter: The parameter.
-        may_be_reduced: Whether it may be typed `reduced` on an Explicit mesh, see `_reduced_types.py`: all that uses it
-            is `dot` without a replacement of `dot_general`, an arithmetic function, or a lookup along an axis that is
-            not sharded.
+        may_be_reduced: Whether it may be typed `reduced` on an Explicit mesh, see `_reduced_types.py`. Only `dot` with
+            JAX's own `dot_general`, arithmetic functions, and lookups along an axis that is not sharded take such
+            types, so it must be False if anything else uses the parameter.
     """
-    ambient = context.value
+    ambient = mapping_context.value
     if ambient is None or not parameter.names:
         return parameter
     return with_array(parameter, ambient.gather(parameter.array, parameter.names, may_be_reduced))
@@ -72,13 +72,13 @@ def gather_parameter(parameter: N, *, may_be_reduced: bool = True) -> N:
 
 def get_out_sharding(names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
     """Returns the `out_sharding` that an operation must pass to JAX: None unless a mesh axis is Explicit."""
-    ambient = context.value
+    ambient = mapping_context.value
     return None if ambient is None else ambient.get_out_sharding(names, sizes)
 
 
 def get_sharding(names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
     """Returns the sharding of an array with these names on any mesh, as `jax.shard_map` needs it; None if unknown."""
-    ambient = context.value
+    ambient = mapping_context.value
     return None if ambient is None else ambient.get_sharding(names, sizes)
 
 
@@ -105,5 +105,5 @@ def find_varying_axes(array: Any) -> frozenset[str]:
 
 def get_mesh_axes(name: str, size: int) -> tuple[str, ...]:
     """Returns the mesh axes over which an axis of this size is sharded, an empty tuple if it is not."""
-    ambient = context.value
+    ambient = mapping_context.value
     return () if ambient is None else ambient.get_mesh_axes(name, size)

@@ -18,7 +18,7 @@ from ..named._dot import check_dot_general, dot
 from ..named._format import format_axes, format_value
 from ..named._named_call import named_call
 from ..named._operation import run_operation
-from ..named._sharding import constrain_sharding, context, gather_parameter, place_array
+from ..named._sharding import constrain_sharding, gather_parameter, mapping_context, place_array
 from ..random import truncated_normal
 from ..random._keys import as_plain_key
 from ._layer import Layer, check_input, format_layer_axes, merge_axes, replace_axes
@@ -137,7 +137,7 @@ def _draw_parameter(
 
     plain_key = as_plain_key(key)
     # Compiled anew for each call, because functions of users are not cached; without a mapping nothing is sharded.
-    return draw_named(plain_key) if context.value is None else place_array(jax.jit(draw_named)(plain_key))
+    return draw_named(plain_key) if mapping_context.value is None else place_array(jax.jit(draw_named)(plain_key))
 
 
 def _make_node(dot_general: Any) -> Any:

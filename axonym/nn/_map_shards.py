@@ -11,7 +11,7 @@ from .._jax_compat import is_tracing
 from ..named._axis import Axis, Names
 from ..named._axis_layout import AxisLayout, MeshAxes, MeshLike, get_entry_axes
 from ..named._operation import use_operand_layout
-from ..named._sharding import context, get_sharding, reshard_by_name
+from ..named._sharding import get_sharding, mapping_context, reshard_by_name
 
 
 def list_free_mesh_axes(mesh: MeshLike) -> set[str]:
@@ -27,7 +27,7 @@ def find_layout(names: Sequence[Names], shapes: Sequence[tuple[int, ...]]) -> Ax
     """
     shardings = [get_sharding(array_names, shape) for array_names, shape in zip(names, shapes, strict=True)]
     mesh = shardings[0].mesh if shardings[0] is not None else jax.sharding.get_abstract_mesh()
-    if not list_free_mesh_axes(mesh) or (context.value is None and AxisType.Explicit not in mesh.axis_types):
+    if not list_free_mesh_axes(mesh) or (mapping_context.value is None and AxisType.Explicit not in mesh.axis_types):
         return AxisLayout()
     mesh_axes: dict[str, tuple[str, ...]] = {}
     for array_names, sharding in zip(names, shardings, strict=True):

@@ -17,7 +17,7 @@ from ..named._base import is_traced
 from ..named._cache import cached_plan, shared_object
 from ..named._format import format_value
 from ..named._named_call import format_scope
-from ..named._sharding import context
+from ..named._sharding import mapping_context
 from ..named._traceback import make_error
 from ._active_mesh import MeshLike, get_abstract_mesh
 from ._gather import find_batch_axes, gather_reduced
@@ -188,7 +188,7 @@ class axis_mapping(contextlib.ContextDecorator):
         mapping, outer = self._mapping, current_mapping()
         if self._merge and outer is not None:
             mapping = outer.merged(mapping, fallback=self._fallback, uneven=self._uneven)
-        manager = context(ActiveMapping(mapping))
+        manager = mapping_context(ActiveMapping(mapping))
         manager.__enter__()
         self._active.managers.append(manager)
         return self

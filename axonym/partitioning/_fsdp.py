@@ -12,7 +12,7 @@ from jax.sharding import AxisType
 
 from .._jax_compat import is_tracing
 from ..named._format import format_value
-from ..named._sharding import context
+from ..named._sharding import mapping_context
 from ._active_mesh import get_active_mesh
 from ._leaves import ShardedBy, require_complete_mapping
 from ._mapping import AxisMapping, ResourceMapping, current_mapping
@@ -196,7 +196,7 @@ def _shard_updates(updates: Any, models: tuple[Any, ...], mapping: AxisMapping |
         return updates
     if mapping is not None:
         return shard_tree(updates, mapping)
-    ambient = context.value
+    ambient = mapping_context.value
     active = current_mapping()
     if ambient is not None and ambient.stored is not None:  # inside `fsdp`, its `parameter_mapping`
         active = ambient.stored

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, Mesh
 from ..named._axis import Axis
 from ..named._cache import cached_plan
 from ..named._format import format_axes, format_value, suggest_name
-from ..named._sharding import context
+from ..named._sharding import mapping_context
 from ..named._traceback import find_stacklevel, make_error
 
 
@@ -214,7 +214,7 @@ def current_mapping() -> AxisMapping | None:
         ...     nym.current_mapping()
         AxisMapping({'batch': 'data'})
     """
-    ambient = context.value
+    ambient = mapping_context.value
     return None if ambient is None else ambient.mapping
 
 

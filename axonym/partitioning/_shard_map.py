@@ -20,7 +20,7 @@ from ..named._axis_layout import get_entry_axes, make_spec_entry
 from ..named._base import format_shape
 from ..named._cache import jit_inline
 from ..named._format import format_axes, suggest_name
-from ..named._sharding import context
+from ..named._sharding import mapping_context
 from ..named._static_result import is_array
 from ..named._traceback import make_error
 from ._active_mapping import ActiveMapping
@@ -154,7 +154,7 @@ def shard_map(
 
         def body(dynamic: Any) -> Any:
             args, kwargs = eqx.combine(dynamic, static)
-            with context(ActiveMapping(region.mapping)):
+            with mapping_context(ActiveMapping(region.mapping)):
                 arrays, static_result = eqx.partition(fn(*args, **kwargs), is_array)
             static_results[:] = [static_result]
             return arrays

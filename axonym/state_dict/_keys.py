@@ -1,4 +1,4 @@
-"""Keys of state dicts and the nodes of a tree that have them: merged axes, random keys."""
+"""What the functions of state dicts share: checks, children of nodes, random keys and merged dimensions."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from ..named._array import is_named_array
 from ..named._base import is_traced
 from ..named._format import format_value
 from ..named._numpy_input import MASK_PROBLEM
-from ..named._sharding import context
+from ..named._sharding import mapping_context
 
 
 T = TypeVar("T")
@@ -103,11 +103,11 @@ def replace_children(tree: Any, children: list[Any]) -> Any:
     return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=lambda x: x is not tree), children)
 
 
-def check_has_data(location: str, array: Any) -> None:
+def check_can_be_saved(location: str, array: Any) -> None:
     """Raises a ValueError if an array cannot be saved.
 
-    These are shapes, and arrays that have a mask, are traced, were donated, or are on devices of one other process.
-    That process would take the array for one that all processes have, which process 0 writes.
+    These are shapes, and arrays that have a mask, are traced, were donated, or are on devices of a single other
+    process. That process would take the array for one that all processes have, and leave it to process 0 to write.
     """
     if isinstance(array, jax.ShapeDtypeStruct):
         raise ValueError(f"{location} is a shape without data; save arrays")
@@ -126,7 +126,7 @@ def check_has_data(location: str, array: Any) -> None:
 
 
 def find_method(tree: Any, name: str) -> Callable[..., Any] | None:
-    """Returns the method of a module by which it customises something, or None."""
+    """Returns a method that a module may have to customise something, or None."""
     return None if isinstance(tree, type) else getattr(tree, name, None)
 
 
@@ -171,7 +171,7 @@ def find_merged_dims(module: Any) -> list[MergedDims] | None:
     def flatten(arrays: Any) -> Any:
         return jax.tree.leaves(eqx.filter(eqx.combine(arrays, static).flatten_for_export(), is_array_leaf))
 
-    with context(None):  # without a mapping, which would add constraints
+    with mapping_context(None):  # without a mapping, which would add constraints
         jaxpr = jax.make_jaxpr(flatten)(arrays).jaxpr
     # Each result has to be the argument at the same position, reshaped any number of times.
     sources = {variable: position for position, variable in enumerate(jaxpr.invars)}
@@ -187,7 +187,7 @@ def find_merged_dims(module: Any) -> list[MergedDims] | None:
 
 
 def merge_dims(sizes: tuple[int, ...], merged: tuple[int, ...]) -> MergedDims | None:
-    """Returns the dimensions whose sizes are multiplied for each merged size; None if neighbours have other products.
+    """Returns which neighbouring dimensions multiply to each merged size; None if they do not.
 
     Example:
         >>> merge_dims((2, 3, 8, 32), (48, 32))

@@ -38,7 +38,7 @@ from ._from_state_dict import (
     report_misfits,
     with_plain_array,
 )
-from ._keys import check_has_data, describe_random_keys, has_key_dtype, parse_folder
+from ._keys import check_can_be_saved, describe_random_keys, has_key_dtype, parse_folder
 from ._safetensors_format import (
     ArrayInfo,
     SafetensorsFile,
@@ -399,7 +399,7 @@ def parse_size(size: Any) -> int:
 
 
 def _describe_entry(key: str, array: Any, writer: StateDictWriter) -> ArrayInfo:
-    check_has_data(repr(key), array)
+    check_can_be_saved(repr(key), array)
     axes, generator, shape = writer.find_axes(array), None, array
     if has_key_dtype(array):  # saved as their data, which have one axis more
         generator, shape = describe_random_keys(array)

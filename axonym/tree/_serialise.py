@@ -18,7 +18,7 @@ from ..named._base import get_plain_array, with_array
 from ..named._format import format_axes, format_value
 from ..named._shape._rearrange import rearrange
 from ..named._sharding import constrain_sharding
-from ..state_dict._keys import check_has_data, describe_random_keys, has_key_dtype, is_array_leaf
+from ..state_dict._keys import check_can_be_saved, describe_random_keys, has_key_dtype, is_array_leaf
 
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def serialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], tree: Any
         array = get_plain_array(leaf)
         if isinstance(array, np.ndarray) and array.dtype.hasobject:
             raise ValueError(f"{path or 'the array'} has Python objects, which cannot be read again; leave it out")
-        check_has_data(path or "the array", array)
+        check_can_be_saved(path or "the array", array)
         if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
             raise ValueError(
                 f"{path or 'the array'} is sharded over several processes; use `axonym.state_dict.save_safetensors`"

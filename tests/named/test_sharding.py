@@ -34,7 +34,7 @@ class Asked:
 @pytest.fixture
 def asked():
     value = Asked()
-    with sharding.context(value):
+    with sharding.mapping_context(value):
         yield value
 
 

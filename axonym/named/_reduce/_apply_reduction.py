@@ -15,7 +15,7 @@ from .._broadcasting import align_axes, get_array
 from .._cache import cached_jit, cached_plan, jit_inline
 from .._format import format_value
 from .._operation import name_dims, run_operation
-from .._sharding import context
+from .._sharding import mapping_context
 
 
 Mask: TypeAlias = NamedBase | ArrayLike
@@ -102,7 +102,7 @@ def _call_plain(call: Callable[..., Any], x: Any, removed_dims: tuple[int, ...],
         return call(x)
     names = name_dims(x)
     remaining_names = tuple(name for dim, name in enumerate(names) if dim not in removed_dims)
-    with context(None):  # a mapping must not be asked for these names
+    with mapping_context(None):  # a mapping must not be asked for these names
         return run_operation(call, [names], remaining_names, x, by_compiler=True)
 
 

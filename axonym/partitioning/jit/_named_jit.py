@@ -20,7 +20,7 @@ from ...named._arguments import check_flag
 from ...named._cache import cached_plan, shared_object
 from ...named._format import format_value, suggest_name
 from ...named._named_call import enter_scope
-from ...named._sharding import context
+from ...named._sharding import mapping_context
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
 from ...named._traceback import find_caller, find_stacklevel, hide_library_frames, make_error
 from .._active_mapping import ActiveMapping
@@ -368,7 +368,8 @@ class NamedJit(Generic[Args, R]):
         is_sharding = bool(self._mapping) if self._out_mappings is None else self._out_mappings.is_sharding
         if is_sharding:
             require_mesh(f"`{self._name}`, which has a mapping of its own,")
-        with contextlib.nullcontext() if self._mapping is None else context(ActiveMapping(self._mapping, self._stored)):
+        active_mapping = None if self._mapping is None else ActiveMapping(self._mapping, self._stored)
+        with contextlib.nullcontext() if active_mapping is None else mapping_context(active_mapping):
             with enter_scope("", None, (*args, *kwargs.values())):
                 result = self._fn(*args, **kwargs)
         result = pack_result(self._shard_result(result))
