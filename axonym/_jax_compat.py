@@ -207,7 +207,7 @@ def is_sharding_type_error(error: BaseException) -> bool:
 _FUNCTION_MODULES = ("jax._src.numpy.", "jax._src.nn.", "jax._src.scipy.", "jax._src.random")
 
 
-def list_refusing_functions() -> list[str]:
+def find_refusing_jax_functions() -> list[str]:
     """Returns the functions of JAX that ask an argument for `__jax_array__` and refuse what lacks it, outermost first.
 
     To be called by `__getattr__`. It returns no function where JAX asks for another reason, as operators of

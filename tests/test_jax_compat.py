@@ -153,7 +153,7 @@ def test_functions_of_jax_that_ask_for_jax_array_are_found():
 
         def __getattr__(self, name):
             if name == "__jax_array__":
-                asked.append(_jax_compat.list_refusing_functions())
+                asked.append(_jax_compat.find_refusing_jax_functions())
             raise AttributeError(name)
 
     probe = Probe()

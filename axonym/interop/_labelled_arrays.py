@@ -23,8 +23,8 @@ def read_host_array(x: NamedArray) -> np.ndarray:
     check_named(x)
     if isinstance(x.array, jax.ShapeDtypeStruct):
         raise TypeError(f"{format_shape(x)} is a shape without data.")
-    is_here = not isinstance(x.array, jax.Array) or is_traced(x.array) or x.array.is_fully_addressable
-    if not (is_here or x.array.is_fully_replicated):
+    is_on_one_process = not isinstance(x.array, jax.Array) or is_traced(x.array) or x.array.is_fully_addressable
+    if not (is_on_one_process or x.array.is_fully_replicated):
         raise ValueError(
             f"process {jax.process_index()} has only a part of {format_shape(x)}, which is sharded over several "
             "processes; `axonym.global_to_host_local` returns that part"
@@ -42,7 +42,7 @@ def make_named_array(values: Any, axes: AxisSelector | Sequence[AxisSelector], s
     if isinstance(values, jax.Array):
         return NamedArray(values, axes)
     values = np.asarray(values)
-    # Types of `ml_dtypes` are of kind V as well as structured ones, whose scalars are `np.void`.
+    # Structured types and those of `ml_dtypes` are both of kind V; only scalars of structured ones are `np.void`.
     jax_dtype = jax.dtypes.canonicalize_dtype(values.dtype) if values.dtype.kind in "biufcV" else None
     if jax_dtype is None or (values.dtype.kind == "V" and issubclass(values.dtype.type, np.void)):
         raise TypeError(

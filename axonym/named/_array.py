@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from numpy.ma import MaskedArray
 
-from .._jax_compat import list_refusing_functions
+from .._jax_compat import find_refusing_jax_functions
 from . import _dot, _matrix
 from ._arguments import check_dtype
 from ._array_protocols import ArrayProtocols
@@ -88,7 +88,7 @@ class NamedArray(ArrayProtocols):
 
         def __getattr__(self, name: str) -> Any:
             """Raises an AttributeError that shows the named way for attributes of other array libraries."""
-            if name == "__jax_array__" and (functions := list_refusing_functions()):
+            if name == "__jax_array__" and (functions := find_refusing_jax_functions()):
                 raise make_foreign_function_error("JAX", functions, format_shape(self))
             hint = "" if name.startswith("_") else suggest_named_way(name)
             if hint:
@@ -188,7 +188,7 @@ class NamedArray(ArrayProtocols):
         """Returns the size of the only axis; raises a TypeError if there are none or several."""
         if len(self.names) != 1:
             raise make_error(
-                TypeError, f"{format_shape(self)} has no one length; use `x.axis_size(axis)`, `x.size` or `x.array`."
+                TypeError, f"{format_shape(self)} has no single length; use `x.axis_size(axis)`, `x.size` or `x.array`."
             )
         return self.array.shape[0]
 

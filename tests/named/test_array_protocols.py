@@ -41,7 +41,9 @@ def test_other_iterations_and_lengths_name_the_plain_array():
         expected = f"Iterating over {shown} needs an axis; use `unbind(x, axis)`, or `x.array` for a plain array."
         with pytest.raises(TypeError, match=escape(expected)):
             list(array)
-        with pytest.raises(TypeError, match=escape(f"{shown} has no one length; use `x.axis_size(axis)`, `x.size` or")):
+        with pytest.raises(
+            TypeError, match=escape(f"{shown} has no single length; use `x.axis_size(axis)`, `x.size` or")
+        ):
             len(array)
 
 

@@ -16,9 +16,10 @@ from .._array import convert_result
 from ..state_dict import ModuleWithStateDictSerialization
 
 
-softmax = adapt(nn.softmax, "a=x")
-log_softmax = adapt(nn.log_softmax, "a=x")
-logsumexp = adapt(nn.logsumexp, "a=x")
+# Haliax's name of the parameter = Axonym's.
+softmax = adapt(nn.softmax, spelling="a=x")
+log_softmax = adapt(nn.log_softmax, spelling="a=x")
+logsumexp = adapt(nn.logsumexp, spelling="a=x")
 standardize = adapt(nn.standardize)
 
 
@@ -56,7 +57,7 @@ class LayerNormBase(ModuleWithStateDictSerialization):
         return kind(self.weight, self.bias, parse_axes(self.axis), self.eps, self.dtype)(x)
 
     def flatten_for_export(self) -> Self:
-        """Returns the layer with several axes merged into one, `__OUT`; an `Axis` that was given alone stays."""
+        """Returns the layer with several axes merged into one, `__OUT`; a single `Axis`, not in a tuple, stays."""
         size = math.prod(axis.size for axis in parse_axes(self.axis))
         return self if isinstance(self.axis, Axis) else self._with_axis(Axis("__OUT", size))
 
