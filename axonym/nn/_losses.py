@@ -105,8 +105,8 @@ def cross_entropy_loss(
     Args:
         logits: Scores with the label axis and any others.
         Label: The label axis.
-        targets: Either integer labels, without the label axis, or probabilities with it. A label out
-            of range counts as a score of 0.
+        targets: Either integer labels, without the label axis, or probabilities with it. For a label out of range, the
+            score of the target is 0.
         reduction: How the losses are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
         where: Boolean array; losses where it is False are left out.
         reduction_axis: The axes reduced over; all of them if None.
@@ -195,7 +195,8 @@ def _compute_losses(logits: NamedArray, Label: AxisSelector, targets: NamedArray
         if label_smoothing:
             targets = targets * (1 - label_smoothing) + label_smoothing / label.size
         return -_reductions.sum(_reductions.log_softmax(wide, label) * targets, label)
-    # A comparison with all labels instead of a gather: the label axis may be sharded, and labels out of range score 0.
+    # A comparison with all labels instead of a gather, because the label axis may be sharded. For a label out of range
+    # the score is 0.
     scores = _reductions.sum(apply_broadcast(_select_target_scores, wide, targets, arange(label)), label)
     if label_smoothing:
         scores = scores * (1 - label_smoothing) + _reductions.mean(wide, label) * label_smoothing
@@ -321,7 +322,8 @@ def fused_cross_entropy(
         hidden: Array with `Embed` and any others, such as batch and position.
         head: The weight of the head with `Vocab` and `Embed`, such as `Linear.weight` or `Embedding.weight`. It is
             gathered as layers gather their parameters.
-        targets: Integer labels with other axes of `hidden`. A label out of range counts as a score of 0.
+        targets: Integer labels with some of the axes of `hidden` except `Embed`. For a label out of range, the score of
+            the target is 0.
         Embed: The axes to contract.
         Vocab: The label axis.
         reduction: How the losses are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
@@ -357,7 +359,7 @@ def fused_cross_entropy(
     if extra_axes := [name for name in head.names if name not in (vocab, *embed)]:
         raise ValueError(
             f"fused_cross_entropy: the head {format_shape(head)} has axes {format_axes(extra_axes)} besides "
-            f"{format_axes(sorted((vocab, *embed)))}; a head for each of their elements is computed by `axonym.vmap`"
+            f"{format_axes(sorted((vocab, *embed)))}; for several heads, use `axonym.vmap` over these axes"
         )
     check_axes_among("fused_cross_entropy", "targets", targets, "hidden", hidden)
     check_matching_sizes((hidden.names, hidden.array.shape), (targets.names, targets.array.shape))
@@ -374,10 +376,10 @@ def fused_cross_entropy(
     block_size = check_integer("fused_cross_entropy: `block_size`", block_size, 1)
     if logit_soft_cap is not None:
         logit_soft_cap = check_number("fused_cross_entropy: `logit_soft_cap`", logit_soft_cap, above=0)
-    config = Head(
-        hidden=hidden.names,
-        weight=head.names,
-        targets=targets.names,
+    config = FusedLossConfig(
+        hidden_names=hidden.names,
+        weight_names=head.names,
+        target_names=targets.names,
         vocab=vocab,
         block_size=block_size,
         label_smoothing=label_smoothing,
@@ -387,20 +389,20 @@ def fused_cross_entropy(
     with enter_function_scope("fused_cross_entropy", embed, (vocab,)):
         hidden, head, targets = constrain_sharding(hidden), gather_parameter(head), constrain_sharding(targets)
         arrays = cached_jit(score_tokens, config)(hidden.array, head.array, targets.array)
-        log_normalizers, scores = (with_array(hidden, array, config.tokens) for array in arrays)
+        log_normalizers, scores = (with_array(hidden, array, config.token_names) for array in arrays)
         losses = log_normalizers - scores
         if z_loss:
             losses = add_z_loss(losses, log_normalizers, z_loss)
         return reduce_loss(losses, reduction, reduction_axis, where=where, weight=weight)
 
 
-class Head(NamedTuple):
+class FusedLossConfig(NamedTuple):
     """The static configuration of `fused_cross_entropy`.
 
     Attributes:
-        hidden: The names of the array `hidden`.
-        weight: The names of the weight of the head.
-        targets: The names of the targets.
+        hidden_names: The names of the array `hidden`.
+        weight_names: The names of the weight of the head.
+        target_names: The names of the targets.
         vocab: The name of the label axis.
         block_size: As for `fused_cross_entropy`.
         label_smoothing: As for `fused_cross_entropy`.
@@ -410,9 +412,9 @@ class Head(NamedTuple):
         reduced: The mesh axes over which the weight is `reduced`, so that its gradient is not added up here.
     """
 
-    hidden: Names
-    weight: Names
-    targets: Names
+    hidden_names: Names
+    weight_names: Names
+    target_names: Names
     vocab: str
     block_size: int
     label_smoothing: float
@@ -422,71 +424,79 @@ class Head(NamedTuple):
     reduced: frozenset[str] = frozenset()
 
     @property
-    def tokens(self) -> Names:
+    def token_names(self) -> Names:
         """The names of the axes of a loss."""
-        return tuple(name for name in self.hidden if name not in self.weight)
+        return tuple(name for name in self.hidden_names if name not in self.weight_names)
 
     @property
-    def logits(self) -> Names:
+    def logit_names(self) -> Names:
         """The names of a block of logits, in the order in which no product needs it transposed."""
-        return (*self.tokens, self.vocab) if self.vocab_dim else (self.vocab, *self.tokens)
+        return (*self.token_names, self.vocab) if self.vocab_dim else (self.vocab, *self.token_names)
 
     @property
-    def products(self) -> Names:
+    def product_names(self) -> Names:
         """The names of the product of a block of logits and the weight, in the same order."""
-        embed = tuple(name for name in self.weight if name != self.vocab)
-        return (*self.tokens, *embed) if self.vocab_dim else (*embed, *self.tokens)
+        embed = tuple(name for name in self.weight_names if name != self.vocab)
+        return (*self.token_names, *embed) if self.vocab_dim else (*embed, *self.token_names)
 
     @property
     def vocab_dim(self) -> int:
         """The position of the vocabulary in the weight."""
-        return self.weight.index(self.vocab)
+        return self.weight_names.index(self.vocab)
 
 
-def score_tokens(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
+def score_tokens(config: FusedLossConfig, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
     """Returns the log-normalizer of each token and the score of its target, sharded by the names of the arrays.
 
     With label smoothing, the score is the expected one under the smoothed distribution.
     """
-    names, arrays = (head.hidden, head.weight, head.targets), (hidden, weight, targets)
+    names, arrays = (config.hidden_names, config.weight_names, config.target_names), (hidden, weight, targets)
     with use_operand_layout(names, arrays):
-        hidden, targets = reshard_by_name(hidden, head.hidden), reshard_by_name(targets, head.targets)
+        hidden, targets = reshard_by_name(hidden, config.hidden_names), reshard_by_name(targets, config.target_names)
         reduced_axes = get_reduced_axes(weight)
         if not reduced_axes:  # otherwise it is sharded by its names already
-            weight = reshard_by_name(weight, head.weight)
-        sizes = dict(zip(head.hidden + head.weight, hidden.shape + weight.shape, strict=True))
-        names = (head.hidden, head.weight, head.logits)
+            weight = reshard_by_name(weight, config.weight_names)
+        sizes = dict(zip(config.hidden_names + config.weight_names, hidden.shape + weight.shape, strict=True))
+        names = (config.hidden_names, config.weight_names, config.logit_names)
         layout = find_layout(names, [tuple(sizes[name] for name in array_names) for array_names in names])
     if layout.entries:
-        head = head._replace(layout=layout, reduced=reduced_axes.intersection(layout.list_mesh_axes(head.tokens)))
-    weight = set_reduced_axes(weight, head.reduced)
-    return _score_with_gradient(head, hidden, weight, targets)
+        reduced_token_axes = reduced_axes.intersection(layout.list_mesh_axes(config.token_names))
+        config = config._replace(layout=layout, reduced=reduced_token_axes)
+    weight = set_reduced_axes(weight, config.reduced)
+    return _score_with_gradient(config, hidden, weight, targets)
 
 
-def _score_sharded(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
+def _score_sharded(config: FusedLossConfig, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
     score = shard_map_by_name(
-        functools.partial(_score_shard, head),
-        head.layout,
-        (head.hidden, head.weight, head.targets),
-        (head.tokens, head.tokens),
+        functools.partial(_score_shard, config),
+        config.layout,
+        (config.hidden_names, config.weight_names, config.target_names),
+        (config.token_names, config.token_names),
         check_vma=False,
     )
     return score(hidden, set_reduced_axes(weight, ()), targets)
 
 
-def _score_forward(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
-    log_normalizers, scores = _score_sharded(head, hidden, weight, targets)
+def _score_forward(config: FusedLossConfig, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
+    log_normalizers, scores = _score_sharded(config, hidden, weight, targets)
     return (log_normalizers, scores), (hidden, weight, targets, log_normalizers)
 
 
-def _score_backward(head: Head, saved: Any, gradients: Any) -> tuple[Any, Any, None]:
+def _score_backward(config: FusedLossConfig, saved: Any, gradients: Any) -> tuple[Any, Any, None]:
     differentiate = shard_map_by_name(
-        functools.partial(_differentiate_shard, head),
-        head.layout,
-        (head.hidden, head.weight, head.targets, head.tokens, head.tokens, head.tokens),
-        (head.hidden, head.weight),
+        functools.partial(_differentiate_shard, config),
+        config.layout,
+        (
+            config.hidden_names,
+            config.weight_names,
+            config.target_names,
+            config.token_names,
+            config.token_names,
+            config.token_names,
+        ),
+        (config.hidden_names, config.weight_names),
         check_vma=False,
-        unreduced=(frozenset(), head.reduced),
+        unreduced=(frozenset(), config.reduced),
     )
     hidden, weight, targets, log_normalizers = saved
     weight = set_reduced_axes(weight, ())
@@ -498,22 +508,24 @@ _score_with_gradient: Any = jax.custom_vjp(_score_sharded, nondiff_argnums=(0,))
 _score_with_gradient.defvjp(_score_forward, _score_backward)
 
 
-def _score_shard(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
+def _score_shard(config: FusedLossConfig, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
     """Returns what `score_tokens` returns, for the part of the tokens on this device."""
-    dim = head.logits.index(head.vocab)
+    dim = config.logit_names.index(config.vocab)
 
     def add_block(start: Any, size: int, sums: Any) -> tuple[Any, Any]:
         log_normalizers, scores = sums
-        _, logits, is_target, smoothing = _compute_block(head, hidden, weight, targets, start, size)
+        _, logits, is_target, smoothing = _compute_block(config, hidden, weight, targets, start, size)
         block_scores = jnp.where(is_target, logits, 0).sum(dim)
-        if head.label_smoothing:
-            block_scores = (1 - head.label_smoothing) * block_scores + smoothing * logits.sum(dim)
+        if config.label_smoothing:
+            block_scores = (1 - config.label_smoothing) * block_scores + smoothing * logits.sum(dim)
         return jnp.logaddexp(log_normalizers, jax.nn.logsumexp(logits, dim)), scores + block_scores
 
-    sizes = tuple(size for name, size in zip(head.hidden, hidden.shape, strict=True) if name in head.tokens)
+    sizes = tuple(
+        size for name, size in zip(config.hidden_names, hidden.shape, strict=True) if name in config.token_names
+    )
     zeros = jnp.zeros(sizes, widen_dtype(hidden, weight))
-    log_normalizers, scores = _fold_blocks(head, weight, add_block, (zeros - jnp.inf, zeros))
-    if axes := head.layout.list_mesh_axes((head.vocab,)):  # `logsumexp` over all devices
+    log_normalizers, scores = _fold_blocks(config, weight, add_block, (zeros - jnp.inf, zeros))
+    if axes := config.layout.list_mesh_axes((config.vocab,)):  # `logsumexp` over all devices
         highest = jax.lax.pmax(log_normalizers, axes)
         log_normalizers = highest + jnp.log(jax.lax.psum(jnp.exp(log_normalizers - highest), axes))
         scores = jax.lax.psum(scores, axes)
@@ -521,52 +533,61 @@ def _score_shard(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[An
 
 
 def _differentiate_shard(
-    head: Head, hidden: Any, weight: Any, targets: Any, log_normalizers: Any, d_normalizers: Any, d_scores: Any
+    config: FusedLossConfig,
+    hidden: Any,
+    weight: Any,
+    targets: Any,
+    log_normalizers: Any,
+    d_normalizers: Any,
+    d_scores: Any,
 ) -> tuple[Any, Any]:
     """Returns the gradients for the parts of the hidden array and the weight on this device."""
     log_normalizers, d_normalizers, d_scores = (
-        jnp.expand_dims(x, head.logits.index(head.vocab)) for x in (log_normalizers, d_normalizers, d_scores)
+        jnp.expand_dims(x, config.logit_names.index(config.vocab)) for x in (log_normalizers, d_normalizers, d_scores)
     )
 
     def add_block(start: Any, size: int, sums: Any) -> tuple[Any, Any]:
         d_hidden, d_weight = sums
-        part, logits, is_target, smoothing = _compute_block(head, hidden, weight, targets, start, size)
+        part, logits, is_target, smoothing = _compute_block(config, hidden, weight, targets, start, size)
         softmax = jnp.exp(logits - log_normalizers)
-        target_probability = jnp.asarray(1 - head.label_smoothing, logits.dtype)
+        target_probability = jnp.asarray(1 - config.label_smoothing, logits.dtype)
         # The derivative of a log-normalizer is the softmax, that of a score the probability of each label.
         probabilities = jnp.where(is_target, target_probability, 0) + smoothing
         d_logits = d_normalizers * softmax + d_scores * probabilities
-        if head.logit_soft_cap is not None:
+        if config.logit_soft_cap is not None:
             # The derivative of the cap, 1 - tanh², in terms of the capped logits.
-            d_logits = d_logits * (1 - jnp.square(logits / head.logit_soft_cap))
+            d_logits = d_logits * (1 - jnp.square(logits / config.logit_soft_cap))
         d_logits = d_logits.astype(part.dtype)
-        d_block = _multiply(head, d_logits, head.logits, hidden, head.hidden, head.weight).astype(d_weight.dtype)
-        d_weight = jax.lax.dynamic_update_slice_in_dim(d_weight, d_block, start, head.vocab_dim)
-        d_hidden = d_hidden + _multiply(head, d_logits, head.logits, part, head.weight, head.products)
+        d_block = _multiply(config, d_logits, config.logit_names, hidden, config.hidden_names, config.weight_names)
+        d_block = d_block.astype(d_weight.dtype)
+        d_weight = jax.lax.dynamic_update_slice_in_dim(d_weight, d_block, start, config.vocab_dim)
+        d_hidden = d_hidden + _multiply(
+            config, d_logits, config.logit_names, part, config.weight_names, config.product_names
+        )
         return d_hidden, d_weight
 
-    ordered = align_axes(hidden, head.hidden, head.products)
+    ordered = align_axes(hidden, config.hidden_names, config.product_names)
     zeros = jnp.zeros_like(ordered, widen_dtype(hidden, weight)), jnp.zeros_like(weight)
-    d_hidden, d_weight = _fold_blocks(head, weight, add_block, zeros)
-    d_hidden = align_axes(d_hidden, head.products, head.hidden)
-    if axes := head.layout.list_mesh_axes((head.vocab,)):
+    d_hidden, d_weight = _fold_blocks(config, weight, add_block, zeros)
+    d_hidden = align_axes(d_hidden, config.product_names, config.hidden_names)
+    if axes := config.layout.list_mesh_axes((config.vocab,)):
         d_hidden = jax.lax.psum(d_hidden, axes)
-    sum_axes = tuple(axis for axis in head.layout.list_mesh_axes(head.tokens) if axis not in head.reduced)
+    sum_axes = tuple(axis for axis in config.layout.list_mesh_axes(config.token_names) if axis not in config.reduced)
     if sum_axes:
         d_weight = jax.lax.psum(d_weight, sum_axes)
     return d_hidden.astype(hidden.dtype), d_weight
 
 
-def _fold_blocks(head: Head, weight: Any, add_block: Callable[..., Any], sums: Any) -> Any:
+def _fold_blocks(config: FusedLossConfig, weight: Any, add_block: Callable[..., Any], sums: Any) -> Any:
     """Calls `add_block(start, size, sums)` for each block of the vocabulary in turn; the last one may be smaller."""
-    size = min(head.block_size, weight.shape[head.vocab_dim])
-    count, last_size = divmod(weight.shape[head.vocab_dim], size)
+    size = min(config.block_size, weight.shape[config.vocab_dim])
+    count, last_size = divmod(weight.shape[config.vocab_dim], size)
     sums = jax.lax.fori_loop(0, count, lambda index, sums: add_block(index * size, size, sums), sums)
     return add_block(count * size, last_size, sums) if last_size else sums
 
 
 def _compute_block(
-    head: Head, hidden: Any, weight: Any, targets: Any, start: Any, size: int
+    config: FusedLossConfig, hidden: Any, weight: Any, targets: Any, start: Any, size: int
 ) -> tuple[Any, Any, Any, float]:
     """Returns what the loss needs of a block of the vocabulary.
 
@@ -574,23 +595,23 @@ def _compute_block(
         Its part of the weight, its logits, whether each of its labels is the target of each token, and the probability
         that label smoothing gives each label.
     """
-    part = jax.lax.dynamic_slice_in_dim(weight, start, size, head.vocab_dim).astype(jnp.result_type(hidden, weight))
-    logits = _multiply(head, hidden, head.hidden, part, head.weight, head.logits)
-    if axes := head.layout.list_mesh_axes(tuple(name for name in head.weight if name != head.vocab)):
+    part = jax.lax.dynamic_slice_in_dim(weight, start, size, config.vocab_dim).astype(jnp.result_type(hidden, weight))
+    logits = _multiply(config, hidden, config.hidden_names, part, config.weight_names, config.logit_names)
+    if axes := config.layout.list_mesh_axes(tuple(name for name in config.weight_names if name != config.vocab)):
         logits = jax.lax.psum(logits, axes)
-    if head.logit_soft_cap is not None:
-        logits = head.logit_soft_cap * jnp.tanh(logits / head.logit_soft_cap)
-    label_count = weight.shape[head.vocab_dim]
-    if axes := head.layout.list_mesh_axes((head.vocab,)):  # labels are numbered across all devices
+    if config.logit_soft_cap is not None:
+        logits = config.logit_soft_cap * jnp.tanh(logits / config.logit_soft_cap)
+    label_count = weight.shape[config.vocab_dim]
+    if axes := config.layout.list_mesh_axes((config.vocab,)):  # labels are numbered across all devices
         start = start + jax.lax.axis_index(axes) * label_count
         label_count = label_count * jax.lax.axis_size(axes)
-    labels = align_axes(start + jnp.arange(size), (head.vocab,), head.logits)
-    is_target = labels == align_axes(targets, head.targets, head.logits)
-    return part, logits, is_target, head.label_smoothing / label_count
+    labels = align_axes(start + jnp.arange(size), (config.vocab,), config.logit_names)
+    is_target = labels == align_axes(targets, config.target_names, config.logit_names)
+    return part, logits, is_target, config.label_smoothing / label_count
 
 
-def _multiply(head: Head, x: Any, x_names: Names, y: Any, y_names: Names, names: Names) -> Any:
+def _multiply(config: FusedLossConfig, x: Any, x_names: Names, y: Any, y_names: Names, names: Names) -> Any:
     """Multiplies two arrays and sums over the names that the result lacks, in float32 at least."""
     # Axes given as sequences of names, not as a string, are a form of `einsum` that its types do not have.
     einsum: Any = jnp.einsum
-    return einsum(x, x_names, y, y_names, names, precision=head.precision, preferred_element_type=widen_dtype(x, y))
+    return einsum(x, x_names, y, y_names, names, precision=config.precision, preferred_element_type=widen_dtype(x, y))

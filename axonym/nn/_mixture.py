@@ -168,8 +168,8 @@ def load_balance_loss(
     It is the number of experts times the sum of `f * P` over the experts, where `f` is the share of an expert in all
     choices and `P` the mean over all tokens of its probability, through which the gradient flows: equation 4 of Switch
     Transformers (Fedus et al. 2021, arXiv:2101.03961), after the importance loss of Shazeer et al. (2017,
-    arXiv:1701.06538). The loss in the `transformers` library is larger by the number of experts of each token. Both
-    arguments may be averaged over micro-batches first.
+    arXiv:1701.06538). The loss in the `transformers` library is this one times the number of experts of each token.
+    Both arguments may be averaged over micro-batches first.
 
     Args:
         tokens_per_expert: How often each expert was chosen, with the expert axis.
@@ -310,7 +310,7 @@ class MoELinear(Layer):
         result = ragged_dot(x, gather_parameter(self.weight, may_be_reduced=False), group_sizes, self.In)
         if self.bias is None:
             return result
-        # The bias of each row is a product as well, with inputs of size 1, so that it is not gathered either.
+        # `ragged_dot` multiplies the bias with ones, so that, like the weight, it stays on the devices of its experts.
         inputs = tuple(axis.resize(1) for axis in self.In) or (Axis("in", 1),)
         bias = gather_parameter(self.bias, may_be_reduced=False)
         weight = rearrange(bias.broadcast_axis(inputs), (self.Experts, *inputs, ...))
@@ -374,8 +374,8 @@ def ragged_dot(
     row_names = tuple(name for name in x.names if name not in summed)
     if len(row_names) != 1 or row_names[0] in weight.names:
         raise ValueError(
-            f"{attempt}: the first has one axis besides {format_axes(summed)} that the second lacks, its rows, not "
-            f"{format_axes(row_names)}; merge several with `flatten_axes`"
+            f"{attempt}: besides {format_axes(summed)}, the first must have exactly one axis, its rows, that the "
+            f"second lacks, and it has {format_axes(row_names)}; merge several with `flatten_axes`"
         )
     (rows,) = row_names
     outputs = tuple(name for name in weight.names if name not in (group, *summed))
@@ -562,13 +562,14 @@ def mix_within_capacity(
     groups, tokens, _ = x.shape
 
     # Each expert has `capacity` slots for the tokens of a group; the last ones may stay empty.
-    slots = jnp.arange(capacity)[None, None]
-    ranks = jnp.clip(choices.starts[:, experts, None] + slots, max=choices.order.shape[1] - 1).reshape(groups, -1)
+    slot_numbers = jnp.arange(capacity)[None, None]
+    ranks = choices.starts[:, experts, None] + slot_numbers
+    ranks = jnp.clip(ranks, max=choices.order.shape[1] - 1).reshape(groups, -1)
     slot_tokens = jnp.take_along_axis(choices.order, ranks, 1) % tokens
-    is_filled = (slots < choices.counts[:, experts, None]).reshape(groups, -1, 1)
+    is_filled = (slot_numbers < choices.counts[:, experts, None]).reshape(groups, -1, 1)
     rows = jnp.where(is_filled, jnp.take_along_axis(x, slot_tokens[..., None], 1), 0)
     rows = rows.reshape(groups, experts.size, capacity, -1).swapaxes(0, 1)
-    # To the device of each expert: it gets the slots of all devices for its experts, along the dimension of groups.
+    # The slots of each expert go to its device, which then has those from all devices along the dimension of groups.
     for axis in shared_axes:
         rows = jax.lax.all_to_all(rows, axis, 0, 1, tiled=True)
     flat = rows.reshape(rows.shape[0], -1, rows.shape[-1])
@@ -577,13 +578,13 @@ def mix_within_capacity(
         rows = jax.lax.all_to_all(rows, axis, 1, 0, tiled=True)
     rows = rows.swapaxes(0, 1).reshape(groups, experts.size * capacity, -1)
 
-    # Back from the slots of experts to the choices of tokens.
+    # From the slots of experts back to the choices of tokens.
     flat_ids = expert_ids.swapaxes(1, 2).reshape(groups, -1)
-    slot = choices.ranks - jnp.take_along_axis(choices.starts, flat_ids, 1)
+    choice_slots = choices.ranks - jnp.take_along_axis(choices.starts, flat_ids, 1)
     is_selected = jnp.arange(expert_count)[:, None] == experts[None]
     expert_index = jnp.argmax(is_selected, 1)[flat_ids]  # among the experts that there are rows of
-    has_row = (slot < capacity) & is_selected.any(1)[flat_ids]
-    result = jax.vmap(combine_choices)(rows, expert_index * capacity + slot, has_row, weights)
+    has_row = (choice_slots < capacity) & is_selected.any(1)[flat_ids]
+    result = jax.vmap(combine_choices)(rows, expert_index * capacity + choice_slots, has_row, weights)
     return result, jnp.maximum(choices.counts - capacity, 0).sum()
 
 
@@ -724,7 +725,8 @@ class MixtureOfExperts(Layer):
 
         Raises:
             ValueError: If `x` lacks the axis of the vectors or one of the capacity, or has another axis of the layer;
-                or if an axis of the tokens is sharded over a mesh axis of the hidden axis or along the capacity.
+                if an axis of the tokens is sharded over a mesh axis of the hidden axis; or if an axis is sharded along
+                which tokens compete for the capacity.
         """
         Experts = self.router.Experts
         layer = f"MixtureOfExperts ({format_layer_axes((self.Embed, self.Mlp, Experts))})"
@@ -771,7 +773,7 @@ class MixtureOfExperts(Layer):
 
         Args:
             layer: What stands before errors.
-            templates: The whole arrays of tokens and router, which have the names of their shards.
+            templates: The whole arrays of tokens and router, whose names their shards get.
             competing: The names of the axes along which tokens compete for the capacity.
             mesh_axes: The mesh axes of all names.
             *shards: The tokens, the router, and the matrices of the experts of this device.
@@ -803,7 +805,7 @@ class MixtureOfExperts(Layer):
         token_axes = tuple(axis for name in tokens for axis in mesh_axes.get(name, ()))
         expert_axes = mesh_axes.get(Experts.name, ())
         shared_axes = tuple(axis for axis in expert_axes if axis in token_axes)
-        # Experts that tokens were not sent to, and the hidden axis, are summed over at the end.
+        # Summed over at the end: mesh axes of experts over which tokens are not sharded, and those of the hidden axis.
         summed_axes = tuple(axis for axis in expert_axes if axis not in token_axes)
         summed_axes += mesh_axes.get(self.Mlp.name, ())
         # `pcast` here makes the gradient of the tokens one sum over devices, instead of one for each product below.
@@ -817,8 +819,10 @@ class MixtureOfExperts(Layer):
             group_size = math.prod(x.shape[name] for name in competing)
             equal_share = group_size * self.router.TopK.size / Experts.size
             capacity = min(group_size, math.ceil(equal_share * self.capacity_factor))
-            groups = (array.reshape(-1, group_size, array.shape[-1]) for array in arrays)
-            mixed, dropped = mix_within_capacity(apply, Experts.size, expert_axes, shared_axes, capacity, *groups)
+            grouped_arrays = (array.reshape(-1, group_size, array.shape[-1]) for array in arrays)
+            mixed, dropped = mix_within_capacity(
+                apply, Experts.size, expert_axes, shared_axes, capacity, *grouped_arrays
+            )
         mixed = mixed.astype(x.dtype).reshape(x.array.shape)
         probabilities = mean(softmax(routing.logits, Experts), tokens).array
         z_loss = router_z_loss(routing.logits, Experts).array

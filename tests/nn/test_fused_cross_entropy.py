@@ -187,7 +187,7 @@ def test_errors_name_the_array_and_what_does_not_fit():
         fused_loss(hidden, nym.zeros(Embed), ids)
     with refusal("axis 'embed' has size 4 and size 5 in (batch: 8, embed: 4) and (vocab: 22, embed: 5)"):
         fused_loss(hidden, nym.zeros((Vocab, Embed.resize(5))), ids, "embed")
-    with refusal("the head (group: 2, vocab: 22, embed: 4) has axes (group) besides (embed, vocab); a head for each"):
+    with refusal("the head (group: 2, vocab: 22, embed: 4) has axes (group) besides (embed, vocab); for several"):
         fused_loss(hidden, nym.zeros((nym.Axis("group", 2), Vocab, Embed)), ids)
     with refusal("the targets (pos: 3) have axes (pos), which the hidden (batch: 8, embed: 4) lack"):
         fused_loss(hidden, head, nym.zeros(Pos, int))

@@ -130,7 +130,7 @@ def test_wrong_input_is_refused(draw):
         nym.nn.ragged_dot(x, weight, sizes.sum(), Embed)
     with refusal("integers, not float32", TypeError):
         nym.nn.ragged_dot(x, weight, sizes.astype(float), Embed)
-    with refusal("(batch: 2, token: 16, embed: 8) and (experts: 8, embed: 8, mlp: 10) by `ragged_dot`: the first has"):
+    with refusal("(batch: 2, token: 16, embed: 8) and (experts: 8, embed: 8, mlp: 10) by `ragged_dot`: besides"):
         nym.nn.ragged_dot(draw(nym.Axis("batch", 2), Token, Embed), weight, sizes, Embed)
     with refusal("'experts' has size"):
         nym.nn.ragged_dot(x, weight, sizes["experts", 0:4], Embed)
