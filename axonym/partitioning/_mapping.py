@@ -234,8 +234,8 @@ def is_typo(name: str, candidate: str, shortest: int = 4) -> bool:
     """Returns whether two names differ only in letter case or by one slip of a typist, and hardly on purpose.
 
     A slip is two letters swapped, one left out or, in a long word, one changed. Names that differ in the first letter
-    of a word (`patch` and `batch`), in digits, in a plural or in a short word (`pos_q` and `pos_k`) are intended, and
-    so are names with fewer letters than `shortest`, unless two of three letters are swapped (`mpl` and `mlp`).
+    of a word (`patch` and `batch`), in digits, in a plural or in a short word (`pos_q` and `pos_k`) are intended. Names
+    with fewer letters than `shortest` are intended too, except for three letters with two swapped (`mpl` and `mlp`).
     """
     if name.casefold() == candidate.casefold():
         return True

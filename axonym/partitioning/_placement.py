@@ -21,8 +21,8 @@ from ._active_mesh import MeshLike, describe_mixed_types
 
 def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh: MeshLike) -> list[Any]:
     """Returns the leaves of a tree, each placed by its sharding if it has one; the list itself if nothing changes."""
-    is_inside = is_tracing()
-    if not is_inside and [getattr(leaf, "sharding", None) for leaf in leaves] == shardings:
+    is_traced = is_tracing()
+    if not is_traced and [getattr(leaf, "sharding", None) for leaf in leaves] == shardings:
         return leaves
     changed: dict[int, Any] = {}
     constraints: dict[int, NamedSharding] = {}
@@ -33,7 +33,7 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
         leaf = leaves[position]
         if isinstance(leaf, jax.ShapeDtypeStruct):
             changed[position] = leaf.update(sharding=resolve_unconstrained(sharding, leaf.sharding))
-        elif is_inside:
+        elif is_traced:
             constraints[position] = sharding
         else:
             current = getattr(leaf, "sharding", None)

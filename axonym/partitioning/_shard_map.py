@@ -1,7 +1,8 @@
 """`shard_map`: a function of the shards that single devices hold, with specs that follow from names.
 
 The specs of the results follow from the names of what the function returns, and JAX needs them before it traces the
-function. So the function is jitted on the shards: a first trace finds the names, and the second one finds the first.
+function. So the function is jitted on the shards, and called twice: the first call traces it and finds the names, and
+the second one takes that trace from JAX's cache.
 """
 
 import functools
@@ -165,7 +166,7 @@ def shard_map(
         map_shards = functools.partial(
             jax.shard_map, mesh=region.mesh, in_specs=(specs,), axis_names=region.manual, check_vma=check_vma
         )
-        # The first trace finds the names of the results, and thereby the specs that the second one needs.
+        # The first call finds the names of the results, from which follow the specs that the second one needs.
         types: list[Any] = []
         record_types = map_shards(lambda x: types.append(jax.tree.map(jax.typeof, jitted_body(x))), out_specs=None)
         jax.eval_shape(record_types, placed)
@@ -239,9 +240,9 @@ def _infer_arguments(tree: Any, in_specs: Any, region: _Region) -> tuple[list[_A
 
 
 def _check_sharded_alike(arguments: Sequence[_Argument]) -> None:
-    """Raises a ValueError if one argument is sharded along an axis that has size 1, and so is replicated, in another.
+    """Raises a ValueError if an axis is sharded in one argument, and replicated in another because it has size 1 there.
 
-    From its name alone a result with this axis could be either.
+    A result with this axis could be either; its name alone does not say which.
     """
     sharded: dict[str, bool] = {}
     for node, spec, is_by_name in arguments:
@@ -262,21 +263,21 @@ def _find_unsharded_axes(arguments: Sequence[_Argument]) -> list[str]:
 
 
 def _place_arguments(arguments: Sequence[_Argument], region: _Region) -> list[Any]:
-    is_inside = is_tracing() or not isinstance(region.mesh, Mesh)
+    is_traced = is_tracing() or not isinstance(region.mesh, Mesh)  # on an abstract mesh nothing can be placed
     arrays = [node.array if is_named_array(node) else node for node, _, _ in arguments]
     pairs = zip(arguments, arrays, strict=True)
-    shardings = [_infer_sharding(argument, array, region, is_inside) for argument, array in pairs]
-    if is_inside:
+    shardings = [_infer_sharding(argument, array, region, is_traced) for argument, array in pairs]
+    if is_traced:
         placed = list(map(_constrain_argument, arguments, arrays, shardings))
     else:
         placed = jax.device_put(arrays, shardings)
     return rewrap_arrays([argument.node for argument in arguments], placed)
 
 
-def _infer_sharding(argument: _Argument, array: Any, region: _Region, is_inside: bool) -> NamedSharding:
+def _infer_sharding(argument: _Argument, array: Any, region: _Region, is_traced: bool) -> NamedSharding:
     """Returns the sharding of an argument; without names, it keeps its own over the other mesh axes."""
     spec = argument.spec
-    current = jax.typeof(array).sharding if is_inside else getattr(array, "sharding", None)
+    current = jax.typeof(array).sharding if is_traced else getattr(array, "sharding", None)
     if not argument.is_by_name and isinstance(current, NamedSharding) and current.mesh.shape == region.mesh.shape:
         entries: list[Any] = []
         for entry, current_entry in itertools.zip_longest(spec, current.spec):
@@ -289,15 +290,16 @@ def _infer_sharding(argument: _Argument, array: Any, region: _Region, is_inside:
 def _constrain_argument(argument: _Argument, array: Any, sharding: NamedSharding) -> Any:
     if argument.is_by_name:
         return constrain_arrays([array], [sharding])[0]
-    typed = select_axis_type(sharding, AxisType.Explicit)  # `shard_map` itself reshards over Auto mesh axes
-    return array if typed is None else jax.reshard(array, typed)
+    # `shard_map` itself reshards over Auto mesh axes.
+    explicit_sharding = select_axis_type(sharding, AxisType.Explicit)
+    return array if explicit_sharding is None else jax.reshard(array, explicit_sharding)
 
 
 def _infer_out_specs(
     shapes: Any, arguments: Sequence[_Argument], out_specs: Any, region: _Region, check_vma: bool
 ) -> Any:
     """Returns the spec of each result: given, or inferred from its names."""
-    # An axis of size 1 is replicated though it is mapped, and a result has it from an argument: it is replicated too.
+    # A mapped axis of size 1 is replicated in the arguments, so it is replicated in the results as well.
     region = region._replace(mapping=region.mapping.merged(dict.fromkeys(_find_unsharded_axes(arguments))))
     nodes, treedef = jax.tree.flatten(shapes, is_leaf=is_named_array)
     given_specs = _broadcast_specs(
