@@ -43,7 +43,7 @@ from ._table import Note, Row, Table, TabularReport
 
 
 _MOST_NOTES = 5
-_FEWEST_GROUPS, _MOST_GROUPS = 3, 10  # which a reader takes in at a glance
+_FEWEST_GROUPS, _MOST_GROUPS = 3, 10  # so many are taken in at a glance
 _LEAST_SAVED = 0.001  # the share of the bytes on a device that a padding has to save to be worth a line
 _FREE = "left to the compiler"
 _COMPARED = ("shape", "dtype", "spec", "bytes", "bytes_per_device", "replicated_bytes", "place")
@@ -83,7 +83,7 @@ class ShardingReport(ShardedTree):
         leaves: A report on each array, in the order of the tree.
         mesh: The sizes of the mesh axes; empty if no array is on a mesh and none is given.
         devices: The number of devices; devices that differ in Manual mesh axes alone count once.
-        source: What the report is about: `"specs"`, or `"shardings"`, the arrays' own.
+        source: What the report is about: `"specs"`, or `"shardings"` for the arrays' own.
         bytes: The size of all arrays, elements of less than a byte by their bits, random keys by their data.
         bytes_per_device: The bytes on the fullest device.
         replicated_bytes: The bytes on all devices together beyond one copy of each array.
@@ -141,7 +141,7 @@ class ShardingReport(ShardedTree):
 
         Args:
             path: The file; an existing one is replaced.
-            title: The heading of the page; `"Sharding report"`, with the rule that it is by, if None.
+            title: The heading of the page; if None, `"Sharding report"`, and the rule that chose the specs if one did.
 
         Returns:
             The path of the file.
@@ -160,7 +160,7 @@ class ShardingReport(ShardedTree):
         return save_html_page(path, title, _format_source(self).replace("`", ""), _list_facts(self), notes, treemap)
 
     def save_lock(self, path: str | os.PathLike[str]) -> None:
-        """Writes the mesh, and of each array shape, axes and spec, to a file for `assert_sharding_lock`.
+        """Writes the mesh, and the shape, axes and spec of each array, to a file for `assert_sharding_lock`.
 
         Args:
             path: The file; an existing one is replaced, completely or not at all.
@@ -178,7 +178,7 @@ class ShardingReport(ShardedTree):
 
 
 def format_rule(report: ShardingReport) -> str:
-    """Returns in words what the shardings of a report are from."""
+    """Returns in words where the shardings of a report come from."""
     if report.rule is not None:
         return f"`{report.rule}`"
     return "the given specs" if report.source == "specs" else "the arrays' own shardings"
@@ -238,7 +238,7 @@ def _list_best_paddings(report: ShardingReport) -> list[str]:
         if not leaf.padding:
             continue
         saved_bytes = leaf.bytes_per_device - leaf.padding[0].bytes_per_device
-        # Whether no dimension of the shard on a device is divisible by some unused mesh axis.
+        # Whether there is an unused mesh axis that divides no dimension of the shard on a device.
         parts = [axis.size // axis.parts for axis in leaf.axes]
         is_stuck = any(all(part % report.mesh[unused] for part in parts) for unused in leaf.unused)
         if leaf.error or (is_stuck and saved_bytes > _LEAST_SAVED * report.bytes_per_device):
@@ -280,11 +280,11 @@ def _make_report(
     unsharded = sum(leaf.load.bytes for leaf in explained if leaf.load.per_device == leaf.load.bytes)
     is_planned = fields["source"] == "specs"
     unused_mesh_axes: dict[str, str] = {}
-    reasons = [axes for axes in unused if axes is not None]
+    unused_lists = [axes for axes in unused if axes is not None]
     if mesh is not None:
         for axis in mesh.axis_names:
-            if all(axis in [unused_axis.axis for unused_axis in axes] for axes in reasons):
-                unused_mesh_axes[axis] = summarize_unused_axis(axis, mesh, reasons)
+            if all(axis in [unused_axis.axis for unused_axis in axes] for axes in unused_lists):
+                unused_mesh_axes[axis] = summarize_unused_axis(axis, mesh, unused_lists)
     pairs = zip(explained, unused, strict=True)
     return ShardingReport(
         leaves=tuple(_make_leaf_report(leaf, unused_axes, mesh, is_planned) for leaf, unused_axes in pairs),
@@ -316,8 +316,8 @@ def _make_leaf_report(
         find = find_required_paddings if leaf.spec is None else find_paddings
         spec = explained.invalid_spec if leaf.spec is None else leaf.spec
         paddings = find(leaf.shape, explained.array.dtype, P() if spec is None else spec, mesh)
-    is_here = unused is not None and isinstance(get_own_sharding(explained.array), NamedSharding)
-    place = None if is_planned or is_here else describe_place(explained.array)
+    is_on_mesh = unused is not None and isinstance(get_own_sharding(explained.array), NamedSharding)
+    place = None if is_planned or is_on_mesh else describe_place(explained.array)
     explanation = {entry.name: getattr(leaf, entry.name) for entry in dataclasses.fields(leaf)}
     return LeafReport(
         **explanation,
@@ -448,7 +448,7 @@ class ReportComparison(TabularReport):
         rules = [format_rule(report) for report in (before, after)]
         source = f"both by {rules[0]}" if rules[0] == rules[1] else f"from {rules[0]} to {rules[1]}"
         return Table(
-            title=f"{_format_leaf_change(*meshes)}; {source}",
+            title=f"{_format_change(*meshes)}; {source}",
             rows=[_make_change_row(change, before.mesh, after.mesh) for change in self.moved],
             total=Row(
                 f"{len(self.moved)} of {len(after.leaves)} arrays moved", "", _format_cost_changes(before, after)
@@ -499,7 +499,7 @@ def _make_change_row(change: LeafChange, mesh_before: Mapping[str, int], mesh_af
     before, after = change.before, change.after
     entries_before = _get_compared_entries(before, mesh_before)
     entries_after = _get_compared_entries(after, mesh_after)
-    kind = _format_leaf_change(before.dtype, after.dtype)
+    kind = _format_change(before.dtype, after.dtype)
     cells: list[tuple[str, str, str, str]] = []
     if entries_before is None or entries_after is None or len(entries_before) != len(entries_after):
         cells.append(("-", "-", "-", f"{_format_array(before)} -> {_format_array(after)}"))
@@ -508,7 +508,7 @@ def _make_change_row(change: LeafChange, mesh_before: Mapping[str, int], mesh_af
         for dim, (axes_before, axes_after) in enumerate(zip(entries_before, entries_after, strict=True)):
             if before.shape[dim] != after.shape[dim] or axes_before != axes_after:
                 name = after.axes[dim].name or str(dim)
-                size = _format_leaf_change(str(before.shape[dim]), str(after.shape[dim]))
+                size = _format_change(str(before.shape[dim]), str(after.shape[dim]))
                 cells.append((name, size, _format_mesh_axes(axes_after), f"was {_format_mesh_axes(axes_before)}"))
     if before.place != after.place:
         cells.append(("-", "-", "-", f"{before.place or 'the mesh'} -> {after.place or 'the mesh'}"))
@@ -518,7 +518,7 @@ def _make_change_row(change: LeafChange, mesh_before: Mapping[str, int], mesh_af
     return Row(format_path(change.path), kind, _format_cost_changes(before, after), cells)
 
 
-def _format_leaf_change(before: str, after: str) -> str:
+def _format_change(before: str, after: str) -> str:
     return after if before == after else f"{before} -> {after}"
 
 
@@ -531,7 +531,7 @@ def _format_mesh_axes(axes: tuple[str, ...]) -> str:
 
 
 def _format_cost_changes(before: Any, after: Any) -> tuple[str, str, str]:
-    first, second, third = map(_format_leaf_change, format_costs(before), format_costs(after))
+    first, second, third = map(_format_change, format_costs(before), format_costs(after))
     return first, second, third
 
 
