@@ -71,7 +71,7 @@ class LeafMetadata:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it has elements in the files; those of no elements are in the metadata alone."""
+        """Whether it has elements in the files; arrays without elements are in the metadata alone."""
         return self.kind in ARRAY_KINDS and 0 not in self.stored_shape
 
     def check(self) -> None:

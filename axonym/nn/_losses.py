@@ -333,7 +333,7 @@ def fused_cross_entropy(
         label_smoothing: As for `cross_entropy_loss`.
         z_loss: As for `cross_entropy_loss`.
         logit_soft_cap: Replaces logits by `logit_soft_cap * tanh(logits / logit_soft_cap)`, as Gemma 2 does.
-        block_size: How many labels a block has; a device uses as many for its own part.
+        block_size: How many labels a block has, also on a device that has only a part of the vocabulary.
         precision: As for `jax.lax.dot_general`.
 
     Returns:

@@ -740,7 +740,7 @@ class MixtureOfExperts(Layer):
             tokens = (*(name for name in tokens if name not in competing), *competing)  # groups, then their tokens
 
         input_matrices = [self.up] if self.gate is None else [self.gate, self.up]
-        # `shard_map` takes plain parameters, not such that are typed `reduced`.
+        # `shard_map` takes no parameters that are typed `reduced`.
         matrices = [gather_parameter(matrix, may_be_reduced=False) for matrix in (*input_matrices, self.down)]
         operands = [
             rearrange(x, (*tokens, self.Embed)),
