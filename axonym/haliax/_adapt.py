@@ -5,6 +5,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
+from ..named._array import is_named_array
 from ._array import convert_result
 
 
@@ -43,6 +46,18 @@ def adapt(
 def rename_parameters(fn: Callable[..., Any], spelling: str) -> Callable[..., Any]:
     """Returns a function that accepts Haliax's names for its parameters and returns trees as they are."""
     return adapt(fn, spelling, lambda result: result)
+
+
+def adapt_reduction(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a reduction that also takes a tree, as those of Haliax do, of which it reduces each named array."""
+
+    @functools.wraps(fn)
+    def reduce_tree(x: Any, axis: Any = None, **options: Any) -> Any:
+        if isinstance(x, dict | list | tuple):
+            return jax.tree.map(lambda leaf: fn(leaf, axis, **options), x, is_leaf=is_named_array)
+        return fn(x, axis, **options)
+
+    return adapt(reduce_tree, "array=x")
 
 
 def adapt_all(module: Any, table: Mapping[str, str]) -> dict[str, Callable[..., Any]]:

@@ -1,13 +1,10 @@
 """`haliax.core`: named arrays and their operations."""
 
 import contextlib
-import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, TypeAlias
-
-import jax
 
 from ..axis import (
     AxisSelection as AxisSelection,
@@ -18,7 +15,7 @@ from ..axis import (
 )
 from ..named._axis import Axis as Axis, axis_name as get_name, parse_selection
 from . import _operations
-from ._adapt import adapt, adapt_all
+from ._adapt import adapt, adapt_all, adapt_reduction
 from ._array import NamedArray as NamedArray, NamedArrayAxes as NamedArrayAxes
 from .axis import (
     axis_name as axis_name,
@@ -65,7 +62,6 @@ _SPELLINGS = {
     "x=tree": "auto_sharded shard",
     "f=fn": "scan",
 }
-# In Haliax, reductions also take trees, of which they reduce each named array.
 _REDUCTIONS = """
     all amax amin any max mean min nanmax nanmean nanmin nanprod nanstd nansum nanvar prod product ptp std sum var
     """
@@ -79,25 +75,13 @@ _OPERATIONS = """
     """
 
 
-def _adapt_reduction(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a reduction that also reduces each named array of a tree."""
-
-    @functools.wraps(fn)
-    def reduce_tree(x: Any, axis: Any = None, **options: Any) -> Any:
-        if isinstance(x, dict | list | tuple):
-            return jax.tree.map(lambda leaf: fn(leaf, axis, **options), x, is_leaf=_axonym.is_named_array)
-        return fn(x, axis, **options)
-
-    return adapt(reduce_tree, "array=x")
-
-
 def _unwrap_scalar(result: Any) -> Any:
     return result.array if _axonym.is_named_array(result) else result
 
 
 FUNCTIONS = {
     **adapt_all(_axonym, _SPELLINGS),
-    **{name: _adapt_reduction(getattr(_axonym, name)) for name in _REDUCTIONS.split()},
+    **{name: adapt_reduction(getattr(_axonym, name)) for name in _REDUCTIONS.split()},
     **{name: adapt(getattr(_axonym, name), convert=_unwrap_scalar) for name in _COMPARISONS.split()},
     **adapt_all(_operations, {"": _OPERATIONS}),
 }
