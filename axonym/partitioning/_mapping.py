@@ -5,13 +5,13 @@ cache key. Names and mesh axes that look mistyped cause a warning.
 """
 
 import functools
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from jax.sharding import AbstractMesh, Mesh
 
+from .._similar_names import is_typo
 from ..named._axis import Axis
 from ..named._cache import cached_plan
 from ..named._format import format_axes, format_value, suggest_name
@@ -26,9 +26,6 @@ ResourceMapping: TypeAlias = Mapping[str, PhysicalAxisSpec | None]
 """From names of array axes to mesh axes; None replicates an axis."""
 
 Uneven: TypeAlias = Literal["error", "replicate"]
-
-
-_WORD = re.compile(r"[^\W\d_]+")
 
 
 def check_uneven(uneven: Any) -> Uneven:
@@ -228,39 +225,6 @@ def current_thread_local_mapping() -> AxisMapping | None:
         True
     """
     return current_mapping()
-
-
-def is_typo(name: str, candidate: str, shortest: int = 4) -> bool:
-    """Returns whether two names differ only in letter case or by one slip of a typist, and hardly on purpose.
-
-    A slip is two letters swapped, one left out or, in a long word, one changed. Names that differ in the first letter
-    of a word (`patch` and `batch`), in digits, in a plural or in a short word (`pos_q` and `pos_k`) are intended. Names
-    with fewer letters than `shortest` are intended too, except for three letters with two swapped (`mpl` and `mlp`).
-    """
-    if name.casefold() == candidate.casefold():
-        return True
-    short, long = sorted((name, candidate), key=len)
-    if len(short) < 3 or len(long) - len(short) > 1:
-        return False
-    difference = next((i for i, letter in enumerate(short) if letter != long[i]), len(short))
-    # Two letters swapped:
-    if short[:difference] + short[difference : difference + 2][::-1] + short[difference + 2 :] == long:
-        return len(short) >= shortest or short.isalpha()
-    if len(short) < shortest:
-        return False
-    word = next((word for word in _WORD.finditer(long) if word.start() < difference < word.end()), None)
-    if word is None or len(word.group()) <= shortest:
-        return False
-    is_last_letter = difference + 1 == word.end()
-    if len(short) < len(long):  # a letter left out
-        return short[difference:] == long[difference + 1 :] and not (is_last_letter and long[difference] == "s")
-    # A letter changed:
-    return (
-        short[difference + 1 :] == long[difference + 1 :]
-        and short[difference].isalpha()
-        and not is_last_letter
-        and len(word.group()) > 5
-    )
 
 
 def warn_unknown_name(name: str, mapping: AxisMapping) -> None:

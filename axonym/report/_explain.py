@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
+from .._similar_names import is_typo
 from ..named._axis import Names
 from ..named._axis_layout import MeshLike, format_mesh_axes, round_up
 from ..partitioning._active_mesh import check_mesh, format_mesh, get_active_mesh, is_manual_axis, resolve_mesh
@@ -21,7 +22,7 @@ from ..partitioning._leaves import (
     get_fullest_device_bytes,
     sum_device_bytes,
 )
-from ..partitioning._mapping import AxisMapping, ResourceMapping, as_mapping, is_typo
+from ..partitioning._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..partitioning._placement import resolve_unconstrained
 from ..partitioning._resolve_spec import describe_dimension, resolve_spec
 from ..partitioning._shard import (
