@@ -24,7 +24,8 @@ _CONTROL_FLOW_SCOPE = re.compile(
 _TRANSFORM = re.compile(
     r"\b(?:jit|jvp|vmap|transpose|remat|checkpoint|custom_jvp|custom_vjp)\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
 )
-# Several paths that the compiler has merged: `jit(step)/(up/dot:down/dot)`. Groups: what they share, the paths.
+# Several paths that the compiler has merged: `jit(step)/(up/dot:down/dot)`, or `jit(step)/up/dot;jit(step)/down/dot`
+# (jaxlib 0.11). Groups: what they share, the paths.
 _MERGED_PATHS = re.compile(r"((?:.*/)?)\((.*)\)")
 # The scope of an operation of Axonym, `dot(embed -> mlp)`; its group holds the axes.
 AXES_SCOPE = re.compile(r"\w+\(([^()]*)\)")
@@ -39,6 +40,8 @@ _PROGRAM_ID = re.compile(r"\(\d+\)$")
 _MOST_ROWS = 40
 _CONTAINERS = ("while", "call", "conditional")  # the instructions in them are in the trace as well
 _COMMUNICATION = re.compile(r"(?<![a-z])all-|reduce-scatter|collective-|^(?:send|recv)\b")
+_CUDA_GRAPH = re.compile(r"command_buffer(_\d+)?")  # of its kernels a trace of GPUs has no instruction but this
+_WITHOUT_GRAPHS = "--xla_gpu_enable_command_buffer="
 _COMPILED_CALL = re.compile(r"(?<=/)jit\([^()]*\)/")  # of functions that JAX itself compiles, such as `jnp.where`
 
 
@@ -56,8 +59,13 @@ def split_op_name(op_name: str) -> tuple[str, str]:
     path, previous = op_name, ""  # transformations may be nested: `jvp(vmap(Linear))`
     while path != previous:
         previous, path = path, _TRANSFORM.sub(r"\1", path)
-    if merged := _MERGED_PATHS.fullmatch(path):
-        pairs = [split_op_name(merged[1] + branch) for branch in merged[2].split(":")]
+    merged = _MERGED_PATHS.fullmatch(path)
+    if merged:
+        branches = [merged[1] + branch for branch in merged[2].split(":")]
+    else:
+        branches = path.split(";")
+    if merged or len(branches) > 1:
+        pairs = [split_op_name(branch) for branch in branches]
         layers = dict.fromkeys(layer for layer, _ in pairs if layer)
         operations = dict.fromkeys(operation for _, operation in pairs if operation)
         return " + ".join(layers), " + ".join(operations)
@@ -248,6 +256,8 @@ class TimeByLayer(PrintedReport):
         layers: The time of each layer, the longest first.
         devices: The number of devices in the trace.
         programs: The names of the compiled programs that ran.
+        in_graphs: Seconds of computing in CUDA graphs, for which a trace of GPUs does not say what each kernel belongs
+            to. They are part of the layer without a name.
 
     Example:
         >>> from axonym.report import LayerTime, TimeByLayer
@@ -265,6 +275,7 @@ class TimeByLayer(PrintedReport):
     layers: tuple[LayerTime, ...]
     devices: int
     programs: tuple[str, ...]
+    in_graphs: float = 0.0
 
     @property
     def computing(self) -> float:
@@ -322,6 +333,11 @@ class TimeByLayer(PrintedReport):
         )
         hidden_count = len(self.layers) - len(rows)
         notes = [f"… {hidden_count} more; `.table(limit=None)` shows all"] if hidden_count > 0 else []
+        if self.in_graphs:
+            notes.append(
+                f"{_format_milliseconds(self.in_graphs)} ms ran in CUDA graphs, of which the trace has no layers; set "
+                f"`XLA_FLAGS={_WITHOUT_GRAPHS}` to trace without them"
+            )
         return GridPage(title, [Grid("", heads, rows, texts=("layer",))], notes)
 
 
@@ -389,9 +405,12 @@ def _add_up_runs(runs: Sequence[InstructionRun]) -> TimeByLayer:
     computing: dict[str, float] = defaultdict(float)
     communication: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
+    in_graphs = 0.0
     for run in runs:
         if run.instruction.opcode in _CONTAINERS:
             continue
+        if _CUDA_GRAPH.fullmatch(run.name):
+            in_graphs += run.seconds
         layers, _ = split_op_name(_COMPILED_CALL.sub("", run.instruction.op_name))
         layer = " + ".join(dict.fromkeys(map(_merge_repetitions, layers.split(" + "))))
         is_communication = _COMMUNICATION.search(run.instruction.opcode) or _COMMUNICATION.search(run.name)
@@ -410,6 +429,7 @@ def _add_up_runs(runs: Sequence[InstructionRun]) -> TimeByLayer:
         tuple(sorted(times, key=lambda time: -time.seconds)),
         devices=len({run.device for run in runs}),
         programs=tuple(sorted({run.program for run in runs})),
+        in_graphs=in_graphs,
     )
 
 

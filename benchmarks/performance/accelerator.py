@@ -1,7 +1,8 @@
 """Steps of training of a stack of Llama's blocks, on one device and on all that there are, with the batch divided.
 
 Value and gradient of a squared error and plain SGD, in hand-written JAX and with named arrays; blocks are scanned, and
-parameters are donated. For GPUs; on CPUs the sizes are tiny, and what counts is that it runs and that both agree.
+parameters are donated. Named arrays compute attention as by hand does, or as Axonym chooses: by cuDNN's kernel on GPUs.
+For GPUs; on CPUs the sizes are tiny, and what counts is that it runs and that all agree.
 """
 
 import math
@@ -114,6 +115,7 @@ def raw_loss(blocks: dict[str, jax.Array], x: jax.Array, target: jax.Array) -> j
 
 
 class Block(eqx.Module):
+    implementation: str = eqx.field(static=True)  # of attention
     attention_norm: nym.nn.RmsNorm
     down: nym.nn.Linear
     gate: nym.nn.Linear
@@ -125,7 +127,7 @@ class Block(eqx.Module):
     value: nym.nn.Linear
 
     @staticmethod
-    def init(sizes: Sizes, *, key: jax.Array) -> "Block":
+    def init(sizes: Sizes, implementation: str, *, key: jax.Array) -> "Block":
         embed, mlp = nym.make_axes(embed=sizes.embed, mlp=sizes.mlp)
         kv, group, features = nym.make_axes(kv=sizes.kv, group=sizes.heads // sizes.kv, features=sizes.features)
 
@@ -136,6 +138,7 @@ class Block(eqx.Module):
             return nym.nn.Linear.init(inputs, outputs, key=key, use_bias=False, out_first=False)
 
         return Block(
+            implementation=implementation,
             attention_norm=norm(),
             down=linear(mlp, embed),
             gate=linear(embed, mlp),
@@ -156,7 +159,10 @@ class Block(eqx.Module):
         query = nym.nn.rotary_embedding(self.query(x), "pos", "features", theta=THETA)
         key = nym.nn.rotary_embedding(self.key(x), "pos", "features", theta=THETA).rename({"pos": "key_pos"})
         value = self.value(x).rename({"pos": "key_pos"})
-        return self.output(nym.nn.dot_product_attention("key_pos", "features", query, key, value, mask=mask))
+        attended = nym.nn.dot_product_attention(
+            "key_pos", "features", query, key, value, mask=mask, QPos="pos", implementation=self.implementation
+        )
+        return self.output(attended)
 
 
 def named_loss(blocks: nym.nn.Stacked[Block], x: nym.NamedArray, target: nym.NamedArray) -> jax.Array:
@@ -203,18 +209,23 @@ def forms(sizes: Sizes, mesh: Mesh) -> dict[str, Form]:
     shape = (sizes.batch * mesh.size, sizes.pos, sizes.embed)
     x, target = (jax.device_put(_drawn(random, shape, sizes), divided) for _ in range(2))
 
-    stacked = nym.nn.Stacked.init(nym.Axis("layers", sizes.layers), Block)
-    made = jax.eval_shape(lambda keys: stacked(sizes, key=keys), jax.random.split(jax.random.key(0), sizes.layers))
-    leaves, treedef = jax.tree.leaves(raw), jax.tree.structure(made)
-    assert [leaf.shape for leaf in leaves] == [leaf.shape for leaf in jax.tree.leaves(made)]
     named_x, named_target = (nym.named(one, ("batch", "pos", "embed")) for one in (x, target))
+
+    def make_blocks(implementation: str) -> Any:
+        stacked = nym.nn.Stacked.init(nym.Axis("layers", sizes.layers), Block)
+        keys = jax.random.split(jax.random.key(0), sizes.layers)
+        made = jax.eval_shape(lambda keys: stacked(sizes, implementation, key=keys), keys)
+        leaves = jax.tree.leaves(raw)
+        assert [leaf.shape for leaf in leaves] == [leaf.shape for leaf in jax.tree.leaves(made)]
+        return jax.tree.unflatten(jax.tree.structure(made), leaves)
 
     def by_name(step: Callable[..., Any]) -> Any:
         return nym.named_jit(step, {"batch": "data"}, donate_args=(True, False, False))
 
     return {
         "JAX": Form(raw_loss, lambda step: jax.jit(step, donate_argnums=0), raw, (x, target)),
-        "Axonym": Form(named_loss, by_name, jax.tree.unflatten(treedef, leaves), (named_x, named_target)),
+        "Axonym": Form(named_loss, by_name, make_blocks("plain"), (named_x, named_target)),
+        "Axonym, cuDNN": Form(named_loss, by_name, make_blocks("auto"), (named_x, named_target)),
     }
 
 

@@ -110,6 +110,7 @@ def test_arrays_are_read_with_layouts_and_tuples():
         ("jit(f)/transpose(jvp(dot(a -> b)))/dot_general", "", "dot(a -> b)"),
         ("jit(f)/(jvp(Net)/dot(a -> b)/dot_general:jvp(sum(b))/reduce_sum)", "Net", "dot(a -> b) + sum(b)"),
         ("jit(f)/Net/(up/dot(a -> b)/dot_general:down/add)", "Net/up + Net/down", "dot(a -> b) + add"),
+        ("jit(f)/Net/up/dot(a -> b)/dot_general;jit(f)/Net/down/add", "Net/up + Net/down", "dot(a -> b) + add"),
         ("", "", ""),
     ],
 )

@@ -128,6 +128,14 @@ def test_traces_of_accelerators_are_read(tmp_path, planes):
     assert "9.00 ms of 1 device in jit_step: computing 4.00 ms, communication 5.00 ms" in str(times)
 
 
+def test_kernels_in_cuda_graphs_are_told_apart(tmp_path):
+    """An H100 names a graph, `command_buffer_8`, and not the instructions in it."""
+    write_trace(tmp_path, GPU.replace("copy.2", "command_buffer_8"), *INSTRUCTIONS)
+    times = nym.report.time_by_layer(tmp_path)
+    assert (times.in_graphs, times.layers[-1].layer) == (pytest.approx(1e-3), "")
+    assert "1.00 ms ran in CUDA graphs, of which the trace has no layers; set `XLA_FLAGS=--xla_gpu_enable" in str(times)
+
+
 def test_what_is_no_trace_is_an_error(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("notes")
