@@ -11,10 +11,16 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import axonym as nym
-from axonym.planner import CommunicationReport, assert_communication, assert_no_collectives, communication_report
-from axonym.planner._program._collectives import ArgumentAxes, list_collectives
+from axonym.planner import (
+    CommunicationReport,
+    assert_communication,
+    assert_no_collectives,
+    communication_report,
+    estimate_step_time,
+)
+from axonym.planner._program._collectives import ArgumentAxes, SliceGroups, list_collectives
 from axonym.planner._program._hlo_program import HloProgram
-from tests.planner import programs
+from tests.planner import programs, step_programs
 
 
 KB = 1024
@@ -80,7 +86,7 @@ def compiled(request):
 def test_recorded_programs_agree_with_hand_counts(platform):
     texts = programs.read_recorded(platform)
     found = {
-        name: show(list_collectives(HloProgram(text), programs.SIZES, 8, ArgumentAxes()))
+        name: show(list_collectives(HloProgram(text), programs.SIZES, 8, ArgumentAxes(), SliceGroups()))
         for name, text in texts.items()
     }
     assert found == {name: sorted(counts) for name, counts in list_hand_counts(platform).items()}
@@ -96,7 +102,7 @@ ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
   ROOT %sums = (f32[8], f32[8], f32[8]) all-reduce(%norm, %up, %gate), replica_groups={}, METADATA
 }
 """.replace("METADATA", 'metadata={op_name="jit(f)/transpose(jvp(Net))/Net/norm/mul"}')
-    [one] = list_collectives(HloProgram(text), programs.SIZES, 8, ArgumentAxes())
+    [one] = list_collectives(HloProgram(text), programs.SIZES, 8, ArgumentAxes(), SliceGroups())
     assert one.layer == "Net/norm + Net/up + Net/gate"
     assert one.operation == "mul + dot(embed -> mlp)"
     table = str(CommunicationReport((dataclasses.replace(one, layer=f"{one.layer} + Net/down"),), {}, ""))
@@ -113,7 +119,9 @@ ENTRY %main (x: f32[16,4], y: f32[16,8]) -> (f32[16,32], f32[16,64]) {
 }
 """.replace("METADATA", 'metadata={op_name="jit(f)/dot(embed -> mlp)/dot_general"}')
     sizes = {"embed": 16, "heads": 32, "kv": 32, "mlp": 64, "vocab": 128}
-    [one] = list_collectives(HloProgram(text), {"data": 8}, 8, ArgumentAxes({"data": tuple(sizes)}, sizes))
+    [one] = list_collectives(
+        HloProgram(text), {"data": 8}, 8, ArgumentAxes({"data": tuple(sizes)}, sizes), SliceGroups()
+    )
     assert one.axes == ("heads", "kv", "mlp")
     assert one.operation == "dot(embed -> mlp)"  # what it is for, and not what makes its operands
 
@@ -275,3 +283,11 @@ def test_wrong_arguments_are_refused():
         communication_report(lowered).count_bytes("layers")
     with pytest.raises(ValueError, match="`at_most` is a number of bytes, 0 or more; it was -1 for 'all-gather'"):
         assert_communication(lowered, at_most={"all-gather": -1})
+
+
+def test_exchanges_between_slices_are_reported():
+    program = step_programs.read_recorded("slices")
+    sums = communication_report(program).select(axis="replica")
+    assert {(one.kind, one.group_size, one.is_async) for one in sums} == {("all-reduce", 2, True)}
+    sent = estimate_step_time(program, flops=0.0).waiting["replica",] * 3.125e9  # the bandwidth of the network
+    assert sum(one.runs * one.sent_bytes for one in sums) == pytest.approx(sent, rel=1e-6)

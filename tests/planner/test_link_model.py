@@ -85,3 +85,15 @@ def test_chips_that_are_no_rectangle_are_an_open_line():
     devices = [device for device in described_devices("v5e:4x4") if device.coords != (3, 3, 0)]
     mesh = jax.sharding.Mesh(devices, ("data",))
     assert LinkModel(mesh).estimate_seconds("all-gather", SIZE, ("data",)) == pytest.approx(14 / 15 * SIZE / V5E)
+
+
+@pytest.mark.parametrize(
+    ("group", "seconds"),
+    [
+        (range(0, 256, 2), 127 / 128 * SIZE / (3 * V5E)),  # every other column; two groups share the rows
+        ((0, 1), 1 / 2 * SIZE / V5E),  # neighbors
+    ],
+)
+def test_groups_of_a_part_of_a_mesh_axis(group, seconds):
+    links = LinkModel(nym.create_mesh({"data": 256}, devices=described_devices("v5e:16x16")))
+    assert links.estimate_seconds("all-gather", SIZE, ("data",), tuple(group)) == pytest.approx(seconds, rel=1e-6)

@@ -4,10 +4,10 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from ...named._axis_layout import get_entry_axes
 from . import _xla_text as xla
@@ -108,23 +108,49 @@ class ArgumentAxes:
     data: frozenset[str] = frozenset()
 
 
-def list_collectives(hlo: HloProgram, mesh: Mapping[str, int], devices: int, axes: ArgumentAxes) -> list[Collective]:
-    """Returns the collectives of a program, in the order of its text.
+class SliceGroups(NamedTuple):
+    """The groups of devices that have the same place in each slice of a mesh, all of which are taken to exchange.
+
+    Attributes:
+        mesh_axes: The mesh axes along which the members of a group differ.
+        size: The number of slices.
+    """
+
+    mesh_axes: tuple[str, ...] = ()
+    size: int = 1
+
+
+def find_slice_groups(mesh: Mesh) -> SliceGroups:
+    """Returns the groups of devices of a mesh that exchange data between slices."""
+    slices = np.vectorize(lambda device: getattr(device, "slice_index", None) or 0, otypes=[int])(mesh.devices)
+    mesh_axes = [name for dim, name in enumerate(mesh.axis_names) if (slices != slices.take([0], dim)).any()]
+    return SliceGroups(tuple(mesh_axes), len(np.unique(slices)))
+
+
+def list_collectives(
+    hlo: HloProgram, mesh: Mapping[str, int], devices: int, axes: ArgumentAxes, slices: SliceGroups
+) -> list[Collective]:
+    """Returns the collectives of a program, in the order of its text, and after them what slices exchange.
 
     A pair of start and done is one collective. On TPUs a reduce-scatter is a fusion of an all-reduce and slices, and a
-    collective that runs beside other work is written in each fusion that it is spread over: these share a channel.
+    collective that runs beside other work is written in each fusion that it is spread over: these share a channel. What
+    slices exchange is written as a `send` and a `recv`, apart from what is exchanged within them.
 
     Args:
         hlo: The program.
         mesh: The sizes of the mesh axes; empty if not known.
         devices: The number of devices of the program.
         axes: The named axes of its arguments.
+        slices: The devices that exchange data between slices.
     """
     collectives: list[Collective] = []
     for instruction, kind, results in find_collectives(hlo):
-        groups = read_replica_groups(instruction.attributes, devices)
-        group_size = 0 if groups is None else groups.shape[1]
-        mesh_axes = () if groups is None else find_group_axes(groups, mesh)
+        if instruction.opcode == "send":
+            mesh_axes, group_size = slices
+        else:
+            groups = read_replica_groups(instruction.attributes, devices)
+            group_size = 0 if groups is None else groups.shape[1]
+            mesh_axes = () if groups is None else find_group_axes(groups, mesh)
         result_bytes = sum(result.bytes for result in results)
         origin = _find_collective_origin(hlo, instruction, kind)
         gathered_sizes: set[int] = set()
@@ -153,6 +179,8 @@ def list_collectives(hlo: HloProgram, mesh: Mapping[str, int], devices: int, axe
 def find_collectives(hlo: HloProgram) -> list[tuple[HloInstruction, CollectiveKind, tuple[HloArray, ...]]]:
     """Returns each collective once: its first instruction, its kind, and the arrays that a device has from it."""
     collectives: dict[object, tuple[HloInstruction, CollectiveKind, tuple[HloArray, ...]]] = {}
+    sends: dict[str, HloInstruction] = {}
+    received: dict[str, tuple[CollectiveKind, tuple[HloArray, ...]]] = {}
     for instruction in hlo.instructions:
         if is_collective(instruction):
             kind, results = read_exchange(hlo, instruction)
@@ -163,7 +191,25 @@ def find_collectives(hlo: HloProgram) -> list[tuple[HloInstruction, CollectiveKi
             else:
                 key = computation, instruction.name
             collectives.setdefault(key, (instruction, kind, results))
+        elif instruction.opcode in ("send", "recv") and (transfer := read_slice_transfer(instruction)):
+            key, kind = transfer
+            if instruction.opcode == "send":
+                sends[key] = instruction
+            else:
+                received[key] = kind, instruction.results[:1]
+    for key, (kind, results) in received.items():
+        if key in sends:
+            collectives[key] = sends[key], kind, results
     return list(collectives.values())
+
+
+def read_slice_transfer(instruction: HloInstruction) -> tuple[str, CollectiveKind] | None:
+    """Returns what a `send` and a `recv` between slices have in common, and the kind of the collective; else None."""
+    transfer = xla.SLICE_TRANSFER.search(instruction.attributes)
+    if transfer is None:
+        return None
+    kind = transfer[2].lower().replace("_", "-")
+    return transfer[1], "collective-permute" if kind == "one-to-one" else kind  # pyright: ignore[reportReturnType]
 
 
 def is_collective(instruction: HloInstruction) -> bool:
@@ -214,6 +260,7 @@ def _is_async(hlo: HloProgram, instruction: HloInstruction) -> bool:
         instruction.opcode.endswith("-start")
         or "async_collective" in instruction.attributes
         or "async" in instruction.computation
+        or instruction.opcode == "send"
         or any(call.opcode.endswith("-start") for call in calls)
     )
 

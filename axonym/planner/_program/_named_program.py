@@ -184,9 +184,14 @@ def _open_jaxpr(jaxpr: Any) -> Any:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
+def _get_partitions(aval: Any) -> tuple[Any, ...]:
+    """Returns the entries of the spec of a type; those of tokens and keys have none."""
+    sharding = getattr(aval, "sharding", None)
+    return () if sharding is None else sharding.spec.partitions
+
+
 def _read_shape(aval: Any, origin: Origin = None) -> NamedShape:
-    spec = getattr(getattr(aval, "sharding", None), "spec", ())
-    names = [entry if isinstance(entry, str) else "" for entry in spec]
+    names = [entry if isinstance(entry, str) else "" for entry in _get_partitions(aval)]
     return make_named_shape(names, aval.shape, aval.dtype)._replace(origin=origin)
 
 
@@ -294,8 +299,8 @@ class _ProgramReader:
     def _read_shard_map(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         """Reads a function of shards, whose arrays have no names: each product has all names of the arguments."""
         outer_dims = self._shard_map_dims
-        specs = [getattr(getattr(variable.aval, "sharding", None), "spec", ()) for variable in equation.invars]
-        names = dict.fromkeys(name for spec in specs for entry in spec for name in get_entry_axes(entry))
+        entries = [entry for variable in equation.invars for entry in _get_partitions(variable.aval)]
+        names = dict.fromkeys(name for entry in entries for name in get_entry_axes(entry))
         self._shard_map_dims = tuple((name, 1) for name in names)
         results = self._read_inner(equation, operands, runs)
         self._shard_map_dims = outer_dims

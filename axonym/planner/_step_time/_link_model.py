@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from .._machine._described_devices import DescribedDevice
 from .._machine._hardware import Hardware, get_hardware
-from .._program._collectives import count_sent_bytes
+from .._program._collectives import count_sent_bytes, find_slice_groups
 
 
 _FORWARDED = ("collective-permute", "collective-broadcast")  # each device passes the whole on to one other
@@ -84,17 +84,20 @@ class LinkModel:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self._hardware = get_hardware(mesh.devices.flat[0].topology.hardware)
-        self._levels: dict[tuple[str, ...], tuple[_Level, ...]] = {}
+        self._levels: dict[tuple[tuple[str, ...], tuple[int, ...] | None], tuple[_Level, ...]] = {}
 
-    def estimate_seconds(self, kind: str, result_bytes: int, mesh_axes: tuple[str, ...]) -> float:
+    def estimate_seconds(
+        self, kind: str, result_bytes: int, mesh_axes: tuple[str, ...], group: tuple[int, ...] | None = None
+    ) -> float:
         """Returns the seconds of a collective.
 
         Args:
             kind: In XLA's words, such as `"all-gather"`.
             result_bytes: The bytes that a device has from it.
             mesh_axes: The mesh axes along which the devices of a group differ.
+            group: The places in the mesh of the devices of a group, where these are not all along the axes.
         """
-        levels = self._find_levels(mesh_axes)
+        levels = self._find_levels(mesh_axes, group)
         whole = result_bytes
         if kind == "reduce-scatter":  # whose result is a part of what goes over the links
             whole *= math.prod(level.size for level in levels)
@@ -109,7 +112,7 @@ class LinkModel:
     @property
     def slice_axes(self) -> tuple[str, ...]:
         """The mesh axes along which devices of several slices exchange data."""
-        return tuple(axis for axis in self.mesh.axis_names if len(_find_slices(self._find_group((axis,)))) > 1)
+        return find_slice_groups(self.mesh).mesh_axes
 
     def estimate_slice_seconds(self, kind: str, result_bytes: int) -> float:
         """Returns the seconds of a collective between the devices that have the same place in each slice."""
@@ -117,10 +120,13 @@ class LinkModel:
         whole = result_bytes * slices if kind == "reduce-scatter" else result_bytes
         return _estimate_level(kind, whole, 1, _make_switch(slices, self._hardware.network_bandwidth))
 
-    def _find_levels(self, mesh_axes: tuple[str, ...]) -> tuple[_Level, ...]:
-        """Returns the networks that connect the devices along mesh axes, the fastest first."""
-        if mesh_axes not in self._levels:
+    def _find_levels(self, mesh_axes: tuple[str, ...], places: tuple[int, ...] | None) -> tuple[_Level, ...]:
+        """Returns the networks that connect the devices at some places or along mesh axes, the fastest first."""
+        key = mesh_axes, places
+        if key not in self._levels:
             group = self._find_group(mesh_axes)
+            if places is not None:
+                group = self.mesh.devices.ravel()[list(places)].tolist()
             hardware = self._hardware
             if hardware.torus_dims:
                 levels = _find_torus_levels(group, hardware)
@@ -128,8 +134,8 @@ class LinkModel:
                 hosts = len({device.process_index for device in group})
                 inside = _make_switch(len(group) // hosts, hardware.link_bandwidth)
                 levels = [inside, _make_switch(hosts, hardware.network_bandwidth)]
-            self._levels[mesh_axes] = tuple(level for level in levels if level.size > 1)
-        return self._levels[mesh_axes]
+            self._levels[key] = tuple(level for level in levels if level.size > 1)
+        return self._levels[key]
 
     def _find_group(self, mesh_axes: tuple[str, ...]) -> list[DescribedDevice]:
         """Returns the first group of devices along mesh axes."""

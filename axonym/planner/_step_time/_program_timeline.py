@@ -1,13 +1,20 @@
 """`ProgramTimeline`: what a device spends its time on in a compiled program, in the order of the program."""
 
 import collections
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from .._compiler._compiled_program import CompiledProgram
 from .._program import _xla_text as xla
-from .._program._collectives import find_group_axes, is_collective, read_exchange, read_replica_groups
+from .._program._collectives import (
+    find_group_axes,
+    is_collective,
+    read_exchange,
+    read_replica_groups,
+    read_slice_transfer,
+)
 from .._program._hlo_program import HOST_SPACE, HloInstruction, parse_arrays, split_tuple
 from ._link_model import LinkModel
 
@@ -143,8 +150,8 @@ class ProgramTimeline:
         self._clocks: dict[str, Clock] = {}
         self._received: dict[str, int] = {}  # the bytes that come from other slices, by the key of the transfer
         for instruction in self.hlo.instructions:
-            if instruction.opcode == "recv" and (transfer := xla.SLICE_TRANSFER.search(instruction.attributes)):
-                self._received[transfer[1]] = instruction.results[0].bytes
+            if instruction.opcode == "recv" and (transfer := read_slice_transfer(instruction)):
+                self._received[transfer[0]] = instruction.results[0].bytes
 
     def run(self, computation: str) -> Clock:
         """Returns the clock after one run of a computation, which has begun at 0."""
@@ -174,10 +181,8 @@ class ProgramTimeline:
         elif opcode.endswith("-start") and _HOST_LAYOUT in instruction.shape:
             size, links = _read_host_transfer(instruction)
             clock.start(instruction.name, instruction, links, size / self._program.hardware.host_bandwidth)
-        elif opcode == "send" and (transfer := xla.SLICE_TRANSFER.search(instruction.attributes)):
-            key, kind = transfer[1], transfer[2].lower().replace("_", "-")
-            if kind == "one-to-one":
-                kind = "collective-permute"
+        elif opcode == "send" and (transfer := read_slice_transfer(instruction)):
+            key, kind = transfer
             seconds = self._links.estimate_slice_seconds(kind, self._received.get(key, instruction.results[0].bytes))
             clock.start(key, instruction, self._links.slice_axes, seconds)
         elif is_collective(instruction):
@@ -236,10 +241,10 @@ class ProgramTimeline:
             if not operands:
                 break
             instruction = operands[0]
-            transfer = xla.SLICE_TRANSFER.search(instruction.attributes)
+            transfer = read_slice_transfer(instruction)
             key = instruction.name
             if transfer and instruction.opcode == "recv":  # the matching `send` was started under this key
-                key = transfer[1]
+                key, _ = transfer
             if any(name.partition("/")[0] == key for name in clock.pending):
                 return key
         return instruction.name
@@ -249,8 +254,13 @@ class ProgramTimeline:
         mesh = self._program.mesh
         kind, results = read_exchange(self.hlo, collective)
         groups = read_replica_groups(collective.attributes, mesh.size)
-        axes = mesh.axis_names if groups is None else find_group_axes(groups, dict(mesh.shape))
-        return axes, self._links.estimate_seconds(kind, sum(result.bytes for result in results), axes)
+        result_bytes = sum(result.bytes for result in results)
+        if groups is None:
+            return mesh.axis_names, self._links.estimate_seconds(kind, result_bytes, mesh.axis_names)
+        axes = find_group_axes(groups, dict(mesh.shape))
+        is_part = kind != "collective-permute" and groups.shape[1] < math.prod(mesh.shape[axis] for axis in axes)
+        group = tuple(groups[0].tolist()) if is_part else None
+        return axes, self._links.estimate_seconds(kind, result_bytes, axes, group)
 
 
 def _read_host_transfer(start: HloInstruction) -> tuple[int, Links]:
