@@ -179,7 +179,7 @@ def _get_like_sharding(array: Any) -> NamedSharding | None:
         return None
     # Of an array that a traced function closes over, JAX forgets how it is sharded along Explicit axes.
     sharding = jax.typeof(array).sharding
-    return sharding if any(sharding.spec) else None
+    return sharding if any(sharding.spec.partitions) else None
 
 
 def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) -> NamedArray:

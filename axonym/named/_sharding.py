@@ -103,6 +103,12 @@ def find_varying_axes(array: Any) -> frozenset[str]:
     return jax.typeof(array).manual_axis_type.varying
 
 
+def vary_like(array: Any, *others: Any) -> Any:
+    """Returns an array typed to differ over all mesh axes of `shard_map` over which some other arrays differ."""
+    axes = frozenset[str]().union(*map(find_varying_axes, others)) - find_varying_axes(array)
+    return jax.lax.pcast(array, tuple(axes), to="varying") if axes else array
+
+
 def get_mesh_axes(name: str, size: int) -> tuple[str, ...]:
     """Returns the mesh axes over which an axis of this size is sharded, an empty tuple if it is not."""
     ambient = mapping_context.value

@@ -21,7 +21,7 @@ from ..named._named_call import enter_function_scope
 from ..named._operation import use_operand_layout
 from ..named._reduce import _reductions
 from ..named._reduced_types import get_reduced_axes, set_reduced_axes
-from ..named._sharding import constrain_sharding, gather_parameter, reshard_by_name
+from ..named._sharding import constrain_sharding, find_varying_axes, gather_parameter, reshard_by_name, vary_like
 from ._layer import check_axes_among, check_input, widen_array, widen_dtype
 from ._map_shards import find_layout, shard_map_by_name
 
@@ -501,7 +501,13 @@ def _score_backward(config: FusedLossConfig, saved: Any, gradients: Any) -> tupl
     hidden, weight, targets, log_normalizers = saved
     weight = set_reduced_axes(weight, ())
     d_hidden, d_weight = differentiate(hidden, weight, targets, log_normalizers, *gradients)
-    return d_hidden, d_weight, None
+    return _add_up_like(d_hidden, hidden), _add_up_like(d_weight, weight), None
+
+
+def _add_up_like(gradient: Any, array: Any) -> Any:
+    """Returns a gradient added up over the mesh axes of the user's `shard_map` over which the array is the same."""
+    axes = find_varying_axes(gradient) - find_varying_axes(array)
+    return jax.lax.psum(gradient, tuple(axes)) if axes else gradient
 
 
 _score_with_gradient: Any = jax.custom_vjp(_score_sharded, nondiff_argnums=(0,))
@@ -523,7 +529,7 @@ def _score_shard(config: FusedLossConfig, hidden: Any, weight: Any, targets: Any
     sizes = tuple(
         size for name, size in zip(config.hidden_names, hidden.shape, strict=True) if name in config.token_names
     )
-    zeros = jnp.zeros(sizes, widen_dtype(hidden, weight))
+    zeros = vary_like(jnp.zeros(sizes, widen_dtype(hidden, weight)), hidden, weight, targets)
     log_normalizers, scores = _fold_blocks(config, weight, add_block, (zeros - jnp.inf, zeros))
     if axes := config.layout.list_mesh_axes((config.vocab,)):  # `logsumexp` over all devices
         highest = jax.lax.pmax(log_normalizers, axes)
@@ -567,8 +573,11 @@ def _differentiate_shard(
         return d_hidden, d_weight
 
     ordered = align_axes(hidden, config.hidden_names, config.product_names)
-    zeros = jnp.zeros_like(ordered, widen_dtype(hidden, weight)), jnp.zeros_like(weight)
-    d_hidden, d_weight = _fold_blocks(config, weight, add_block, zeros)
+    zeros = [
+        vary_like(zeros, hidden, weight, targets, d_normalizers, d_scores)
+        for zeros in (jnp.zeros_like(ordered, widen_dtype(hidden, weight)), jnp.zeros_like(weight))
+    ]
+    d_hidden, d_weight = _fold_blocks(config, weight, add_block, tuple(zeros))
     d_hidden = align_axes(d_hidden, config.product_names, config.hidden_names)
     if axes := config.layout.list_mesh_axes((config.vocab,)):
         d_hidden = jax.lax.psum(d_hidden, axes)

@@ -114,4 +114,4 @@ def check_sharded_apart(function: str, mesh_axes: MeshAxes, names: Names) -> Non
 def find_mesh_axes(axis: Axis) -> tuple[str, ...]:
     """Returns the mesh axes over which an axis is sharded."""
     sharding = get_sharding((axis.name,), (axis.size,))
-    return () if sharding is None else get_entry_axes(sharding.spec[0])
+    return () if sharding is None else get_entry_axes(sharding.spec.partitions[0])

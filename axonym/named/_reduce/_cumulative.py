@@ -13,7 +13,7 @@ from .._broadcasting import align_axes, split_operand
 from .._cache import cached_jit
 from .._format import format_axes
 from .._operation import run_operation
-from .._sharding import find_varying_axes
+from .._sharding import vary_like
 from ._apply_reduction import apply_along, find_position
 
 
@@ -252,6 +252,4 @@ def argsort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: 
 
 
 def _compute_argsort(array: Any, **options: Any) -> Any:
-    order = jnp.argsort(array, **options)
-    missing = find_varying_axes(array) - find_varying_axes(order)  # JAX forgets them; see `docs/known-faults.md`
-    return jax.lax.pcast(order, tuple(missing), to="varying")
+    return vary_like(jnp.argsort(array, **options), array)  # JAX forgets this type; see `docs/known-faults.md`
