@@ -70,6 +70,21 @@ def totals(collectives: Iterable[Collective]) -> dict[tuple[str, str], Total]:
     return dict(sorted(found.items()))
 
 
+def merge_scatters(found: dict[tuple[str, str], Total]) -> dict[tuple[str, str], Total]:
+    """Returns totals in which reduce-scatters count as all-reduces, by their arrays and bytes.
+
+    On Explicit mesh axes a gradient is scattered, where the same program by hand adds all of it up in one of a few
+    instructions that XLA has joined.
+    """
+    merged = {key: total for key, total in found.items() if key[0] != "reduce-scatter"}
+    for (kind, place), total in found.items():
+        if kind == "reduce-scatter":
+            key = "all-reduce", place
+            sums = merged.get(key, Total(0, 0, 0))
+            merged[key] = sums._replace(arrays=sums.arrays + total.arrays, bytes=sums.bytes + total.bytes)
+    return merged
+
+
 def table(title: str, found: dict[tuple[str, str], Total]) -> str:
     """Shows totals, one line each."""
     lines = [f"{kind:20}{where:10}{t.instructions:6}{t.arrays:8}{t.bytes:10}" for (kind, where), t in found.items()]

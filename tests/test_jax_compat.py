@@ -2,12 +2,14 @@
 
 import collections
 import types
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import mesh_utils, multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 from axonym import _jax_compat
 
@@ -225,3 +227,32 @@ def test_the_platform_is_that_of_the_active_mesh():
         device = jax.sharding.AbstractDevice("any kind", 1, platform)
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2,), ("data",), abstract_device=device)):
             assert _jax_compat.find_platform() == expected
+
+
+def test_a_linear_pair_has_all_derivatives_and_vmap(explicit_mesh):
+    """Its transpose is the one that it was given: here, one that also doubles."""
+
+    class Plan(NamedTuple):
+        stored: NamedSharding
+        target: NamedSharding
+
+        def add_dim(self, entry):
+            return Plan(*(NamedSharding(sharding.mesh, P(entry, *sharding.spec.partitions)) for sharding in self))
+
+    mesh = explicit_mesh.abstract_mesh
+    plan = Plan(NamedSharding(mesh, P("data")), NamedSharding(mesh, P(None)))
+    gather = _jax_compat.make_linear_pair(
+        "gather", lambda x, plan: jax.reshard(x, plan.target), lambda x, plan: jax.reshard(2 * x, plan.stored)
+    )
+    x = jax.device_put(jnp.arange(8.0), NamedSharding(explicit_mesh, P("data")))
+    run = jax.jit(lambda x: gather(x, plan))
+    np.testing.assert_array_equal(run(x), x)
+    assert jax.typeof(run(x)).sharding == plan.target
+    np.testing.assert_array_equal(jax.jvp(run, (x,), (x,))[1], x)
+    gradient = jax.jit(jax.grad(lambda x: (run(x) ** 2).sum()))(x)
+    np.testing.assert_array_equal(gradient, 4 * x)
+    assert jax.typeof(gradient).sharding == plan.stored
+    np.testing.assert_array_equal(
+        jax.jit(jax.vmap(run, in_axes=1, out_axes=1))(jnp.stack([x, x], 1)), jnp.stack([x, x], 1)
+    )
+    assert jax.typeof(gather(x, plan)).sharding == plan.target  # outside jit

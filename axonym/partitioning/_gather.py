@@ -2,21 +2,38 @@
 
 `named/_reduced_types.py` says what the type means. The gradient of a plain gather is an all-reduce over the devices
 that share the batch, then a slice for each shard. XLA makes one reduce-scatter of both only if the shards are over the
-same mesh axes as the batch. For a typed gather JAX itself makes a reduce-scatter over the mesh axes of the shards, and
-an all-reduce of its result over the other mesh axes of the batch, those of replicas.
+same mesh axes as the batch. The gradient of a typed gather is a reduce-scatter over the mesh axes of the shards, and an
+all-reduce of its result over the other mesh axes of the batch, those of replicas.
+
+JAX's own transpose of a typed gather is one reduce-scatter, which libtpu 0.0.42 turns into an all-reduce of
+twice the bytes if the devices are a whole slice, or if it has no tiles for the array. So the transpose is written here,
+in rounds that libtpu keeps.
 """
 
 import functools
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..named._axis_layout import get_entry_axes, make_spec_entry
+from .._jax_compat import find_platform, make_linear_pair
+from ..named._axis_layout import get_entry_axes
 from ..named._cache import cached_plan
 from ..named._reduced_types import set_reduced_axes
 from ._active_mesh import MeshLike
 from ._mapping import AxisMapping
+
+
+_TILE = 1024
+"""The elements of a tile of a TPU (8 x 128), by which libtpu divides the blocks of a reduce-scatter."""
+
+_LARGEST_TORUS = {"TPU v5 lite": 256, "TPU v6 lite": 256}
+"""Devices of the largest torus of a kind, a pod. Mesh axes of as many take all of a slice, also of several slices."""
+
+_SMALLEST_TORUS = 32
+"""Devices of a slice from which two rounds take less time than one all-reduce, by the estimates of `LinkModel`."""
 
 
 @cached_plan
@@ -39,49 +56,118 @@ def find_batch_axes(computing: AxisMapping, stored: AxisMapping, mesh: MeshLike)
     return frozenset(batch_axes)
 
 
+class _Round(NamedTuple):
+    """A reduce-scatter of one dimension of a gradient.
+
+    Attributes:
+        dim: The dimension.
+        mesh_axes: The mesh axes over which it is scattered.
+        groups: The places of the devices of each group along the mesh axis, which is only one then; None if all devices
+            along the mesh axes are one group.
+    """
+
+    dim: int
+    mesh_axes: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...] | None = None
+
+
+class _GatherPlan(NamedTuple):
+    """How a parameter is sharded before and after a gather, and in which rounds its gradient is scattered.
+
+    Without rounds JAX transposes the gather.
+    """
+
+    stored: NamedSharding
+    target: NamedSharding
+    rounds: tuple[_Round, ...] = ()
+    is_tpu: bool = False
+
+    def add_dim(self, entry: Any) -> "_GatherPlan":
+        """Returns the plan for parameters with one more dimension in front, which is sharded by an entry of a spec."""
+
+        def extend(sharding: NamedSharding) -> NamedSharding:
+            spec = sharding.spec
+            return NamedSharding(sharding.mesh, PartitionSpec(entry, *spec.partitions, reduced=spec.reduced))
+
+        rounds = tuple(_Round(dim + 1, mesh_axes, groups) for dim, mesh_axes, groups in self.rounds)
+        return _GatherPlan(extend(self.stored), extend(self.target), rounds, self.is_tpu)
+
+
 def gather_reduced(array: Any, sharding: NamedSharding, batch_axes: frozenset[str]) -> Any:
     """Returns a stored parameter with a sharding to compute with, `reduced` over the mesh axes of the batch."""
     array = set_reduced_axes(array, batch_axes)
-    steps = _plan_steps(jax.typeof(array).sharding, sharding, batch_axes)
-    return jax.reshard(array, steps[0]) if len(steps) == 1 else _gather_in_one_step(array, steps)
+    plan = _plan_gather(jax.typeof(array).sharding, sharding, batch_axes, find_platform() == "tpu")
+    return _gather(array, plan) if plan.rounds else jax.reshard(array, plan.target)
 
 
 @cached_plan
-def _plan_steps(
-    stored: NamedSharding, computing: NamedSharding, batch_axes: frozenset[str]
-) -> tuple[NamedSharding, ...]:
-    """Returns the shardings after each step of a gather over one mesh axis at a time.
+def _plan_gather(
+    stored: NamedSharding, computing: NamedSharding, batch_axes: frozenset[str], is_tpu: bool
+) -> _GatherPlan:
+    mesh, partitions = computing.mesh, computing.spec.partitions
+    reduced = batch_axes.difference(*map(get_entry_axes, partitions))
+    target = NamedSharding(mesh, PartitionSpec(*partitions, reduced=reduced))
+    gathered: dict[int, tuple[str, ...]] = {}  # the mesh axes of each dimension
+    for dim, (entry, target_entry) in enumerate(zip(stored.spec.partitions, partitions, strict=True)):
+        axes, target_axes = get_entry_axes(entry), get_entry_axes(target_entry)
+        if axes[: len(target_axes)] != target_axes:  # mesh axes are exchanged, too
+            return _GatherPlan(stored, target)
+        if len(axes) > len(target_axes):
+            gathered[dim] = axes[len(target_axes) :]
+    # Over other mesh axes than those of the batch, all devices have the same gradient.
+    if not reduced.issuperset(axis for axes in gathered.values() for axis in axes):
+        return _GatherPlan(stored, target)
+    size = prod(mesh.shape[axis] for axes in gathered.values() for axis in axes)
+    device_kind = getattr(getattr(mesh, "abstract_device", None), "device_kind", "")
+    takes_slice = is_tpu and size in (mesh.size, _LARGEST_TORUS.get(device_kind))
+    if takes_slice and size < _SMALLEST_TORUS:
+        return _GatherPlan(stored, target)
+    rounds: list[_Round] = []
+    for dim, axes in gathered.items():
+        if takes_slice and len(axes) > 1:
+            rounds.extend(_Round(dim, (axis,)) for axis in axes)
+        elif takes_slice and len(gathered) == 1 and size % 2 == 0:
+            # First between every other device, then between neighbors: the blocks of the gradient stay in the order of
+            # the devices, and groups of half of the devices use three of the four links of a chip.
+            rounds.append(_Round(dim, axes, (tuple(range(0, size, 2)), tuple(range(1, size, 2)))))
+            rounds.append(_Round(dim, axes, tuple((place, place + 1) for place in range(0, size, 2))))
+        else:
+            rounds.append(_Round(dim, axes))
+    return _GatherPlan(stored, target, tuple(rounds), is_tpu)
 
-    Of each dimension the last mesh axis is gathered first. A dimension whose mesh axes change in another way, and the
-    last mesh axis to gather of each dimension, are left to the last step.
-    """
-    remaining = [[*get_entry_axes(entry)] for entry in stored.spec.partitions]
-    target = [get_entry_axes(entry) for entry in computing.spec.partitions]
-    steps: list[NamedSharding] = []
-    for axes, target_axes in zip(remaining, target, strict=True):
-        while len(axes) > len(target_axes) + 1 and tuple(axes[: len(target_axes)]) == target_axes:
-            axes.pop()
-            steps.append(_make_reduced_sharding(computing.mesh, [tuple(entry) for entry in remaining], batch_axes))
-    return (*steps, _make_reduced_sharding(computing.mesh, target, batch_axes))
+
+def _reshard(array: Any, plan: _GatherPlan) -> Any:
+    return jax.reshard(array, plan.target)
 
 
-def _make_reduced_sharding(mesh: MeshLike, entries: list[tuple[str, ...]], batch_axes: frozenset[str]) -> NamedSharding:
-    reduced = batch_axes.difference(*entries)
-    return NamedSharding(mesh, PartitionSpec(*map(make_spec_entry, entries), reduced=reduced))
+def _scatter(gradient: Any, plan: _GatherPlan) -> Any:
+    """Returns a gradient that is `unreduced` on shards; over the mesh axes of replicas it still is."""
+    stored, target = plan.stored.spec, plan.target.spec
+    scatter_shards = jax.shard_map(
+        functools.partial(_scatter_in_rounds, rounds=plan.rounds, is_tpu=plan.is_tpu),
+        in_specs=PartitionSpec(*target.partitions, unreduced=target.reduced),
+        out_specs=PartitionSpec(*stored.partitions, unreduced=stored.reduced),
+        check_vma=False,  # JAX has no types for groups of a mesh axis
+    )
+    return scatter_shards(gradient)
 
 
-# A gather over two mesh axes at once uses the links of both dimensions of a torus. A reduce-scatter over two mesh axes
-# becomes an all-reduce in libtpu 0.0.42, which sends twice as much, so the gradient is scattered over one at a time.
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _gather_in_one_step(array: Any, steps: tuple[NamedSharding, ...]) -> Any:
-    return jax.reshard(array, steps[-1])
+def _scatter_in_rounds(gradient: Any, rounds: tuple[_Round, ...], is_tpu: bool) -> Any:
+    for dim, mesh_axes, groups in rounds:
+        group_size = jax.lax.axis_size(mesh_axes) if groups is None else len(groups[0])
+        has_tiles = gradient.size // gradient.shape[dim] % _TILE == 0
+        can_have_tiles = gradient.size % (group_size * _TILE) == 0
+        scatter = functools.partial(jax.lax.psum_scatter, axis_name=mesh_axes, axis_index_groups=groups, tiled=True)
+        if is_tpu and not has_tiles and can_have_tiles:
+            rows = jnp.moveaxis(gradient, dim, 0)
+            shard = scatter(rows.reshape(-1, _TILE), scatter_dimension=0)
+            gradient = jnp.moveaxis(shard.reshape(-1, *rows.shape[1:]), 0, dim)
+        elif is_tpu and groups is not None:
+            # Along another dimension than the first, libtpu may use an all-reduce.
+            gradient = jnp.moveaxis(scatter(jnp.moveaxis(gradient, dim, 0), scatter_dimension=0), 0, dim)
+        else:
+            gradient = scatter(gradient, scatter_dimension=dim)
+    return gradient
 
 
-@_gather_in_one_step.defjvp
-def _gather_tangent_in_steps(
-    steps: tuple[NamedSharding, ...], primals: tuple[Any], tangents: tuple[Any]
-) -> tuple[Any, Any]:
-    [tangent] = tangents
-    for step in steps:
-        tangent = jax.reshard(tangent, step)
-    return _gather_in_one_step(primals[0], steps), tangent
+_gather = make_linear_pair("gather_reduced", _reshard, _scatter)

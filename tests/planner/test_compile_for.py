@@ -375,6 +375,29 @@ def test_program_for_tpus_scatters_gradients_and_fits_or_not():
     assert large.memory.peak_bytes > 2 * large.memory.argument_bytes == 2**35
 
 
+@needs_libtpu
+@pytest.mark.parametrize("vocab", [2048, 1280])  # the second one is no multiple of 1,024, of which libtpu makes tiles
+def test_gradients_of_a_whole_torus_are_scattered(vocab):
+    layer = jax.eval_shape(
+        lambda key: nym.nn.Linear.init(nym.Axis("embed", 1024), nym.Axis("vocab", vocab), key=key, use_bias=False),
+        jax.random.key(0),
+    )
+    x = jax.eval_shape(lambda: nym.zeros({"batch": 64, "embed": 1024}))
+    computing = {"batch": "data"}
+    stored = {"embed": "data", **computing}
+    step = nym.fsdp(
+        lambda layer, x: jax.grad(lambda layer: nym.mean(layer(x) ** 2).scalar())(layer),
+        stored,
+        computing,
+        in_axis_resources=(stored, computing),
+    )
+    mesh = nym.create_mesh({"data": 64}, axis_types="explicit", devices=described_devices("v5e:8x8"))
+    report = communication_report(compile_for(step, layer, x, mesh=mesh, cache=False))
+    backward = [one for one in report.collectives if one.run_in == "backward"]
+    assert [one.kind for one in backward if one.kind != "collective-permute"] == ["reduce-scatter", "reduce-scatter"]
+    assert sum(one.sent_bytes for one in backward) < 1.01 * 1024 * vocab * 4
+
+
 @needs_gpu_plugins
 def test_program_for_gpus_scatters_gradients():
     program = compile_for(fsdp_step, *SHAPES, devices="h100:2x4", mesh=programs.MESH, cache=False)
