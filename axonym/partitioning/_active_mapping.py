@@ -17,6 +17,7 @@ from ..named._base import is_traced
 from ..named._cache import cached_plan, shared_object
 from ..named._format import format_value
 from ..named._named_call import format_scope
+from ..named._reduced_types import get_reduced_axes
 from ..named._sharding import mapping_context
 from ..named._traceback import make_error
 from ._active_mesh import MeshLike, get_abstract_mesh
@@ -53,7 +54,16 @@ class ActiveMapping(tuple[object]):
             return shard_array(array, names, self.mapping)
 
     def gather(self, array: Any, names: Names, may_be_reduced: bool) -> Any:
-        if self.stored is None or self.stored == self.mapping or (mesh := get_abstract_mesh()) is None:
+        if self.stored is None or self.stored == self.mapping:
+            # `microbatch` types parameters before layers take them, so that these keep the type.
+            reduced_axes = get_reduced_axes(array) if may_be_reduced and is_traced(array) else None
+            if not reduced_axes:
+                return self.constrain(array, names)
+            with jax.named_scope(format_scope("gather", names)):
+                sharding = resolve_sharding(names, array.shape, self.mapping, jax.typeof(array).sharding.mesh)
+                return gather_reduced(array, sharding, reduced_axes)
+        mesh = get_abstract_mesh()
+        if mesh is None:
             return self.constrain(array, names)
         with jax.named_scope(format_scope("gather", names)):
             if AxisType.Auto in mesh.axis_types:

@@ -1,7 +1,7 @@
 """`microbatch`: runs a function of a batch on parts of it, one after another: gradient accumulation."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
@@ -14,6 +14,7 @@ from ..named._axis import Axis, AxisSelector, axis_name
 from ..named._axis_layout import get_axes_of_type, get_entry_axes
 from ..named._base import format_shape, with_array
 from ..named._cache import jit_inline
+from ..named._reduced_types import set_reduced_axes
 from ..named._shape._flatten import unflatten_axis
 from ..named._sharding import find_varying_axes, get_sharding
 from ..named._transforms import check_legacy_keys, fold_in_number, is_random_key
@@ -26,7 +27,12 @@ _PARTS = "axonym microbatches"
 
 
 def microbatch(
-    fn: Callable[P, R], axis: AxisSelector, count: int, *, dtype: Any = None, reduce_once: bool = False
+    fn: Callable[P, R],
+    axis: AxisSelector,
+    count: int,
+    *,
+    dtype: Any = None,
+    reduce_once: bool | str | Sequence[str] = False,
 ) -> Callable[P, R]:
     """Makes a function that runs `fn` on parts of a batch, one after another, and averages what it returns.
 
@@ -35,20 +41,24 @@ def microbatch(
     the gradients; under `fsdp`, that of the stored parameters.
 
     The batch stays where it is: microbatch `i` has the examples `i`, `i + count`, `i + 2 * count`..., so that each
-    device has its share of each of them. Devices exchange gradients, and gather parameters, in each microbatch; with
-    `reduce_once` they do so once. Then each device has the whole parameters and gradients while it computes, as far as
-    they are not sharded over mesh axes other than those of the batch.
+    device has its share of each of them. Parameters that are sharded over mesh axes of the batch are gathered in each
+    microbatch, and their gradients scattered. Over the other mesh axes of the batch, those of replicas, gradients are
+    added up once, after the last microbatch, if all mesh axes are Explicit: in JAX's types they are `unreduced` until
+    then. On other meshes they are added up in each microbatch, and so they are if JAX has no rule for such types in
+    something that `fn` does, such as computing the norm of a gradient.
 
     Args:
         fn: A function whose results are averages over the batch, such as what `jax.value_and_grad` returns.
         axis: The axis of the batch. Named arrays among the arguments that have it are split; everything else is the
             same for all microbatches, except that the number of the microbatch is folded into typed random keys.
-        count: The number of microbatches; 1 calls `fn` as it is.
+        count: The number of microbatches; 1 calls `fn` with the arguments as they are.
         dtype: The dtype in which floating-point results are added up, such as `jnp.float32` for gradients in bfloat16;
             that of each result if None.
-        reduce_once: Whether each device computes its own averages, which are averaged after the last microbatch. `fn`
-            sees the examples of one device then, as inside `shard_map` over the mesh axes that the active mapping gives
-            the axis of the batch. Without such mesh axes it changes nothing.
+        reduce_once: When gradients are added up over the devices of the batch. False: as above. Names of mesh axes:
+            once over these and in each microbatch over the others, also if `count` is 1; all mesh axes must be
+            Explicit, and JAX must have rules for all that `fn` does. True: once over all, on any mesh. Then `fn` runs
+            as in `shard_map` on the examples of one device, with parameters whole that are sharded over mesh axes of
+            the batch.
 
     Returns:
         A function of the same arguments, which returns trees like those of `fn`: averages of floating-point arrays,
@@ -56,10 +66,12 @@ def microbatch(
         [`OverwriteWithGradient`][axonym.quantization.OverwriteWithGradient], what that returns.
 
     Raises:
-        TypeError: If `fn` cannot be called, or `count` is not an integer. When called, if an argument may be a legacy
-            random key, a plain uint32 array such as `jax.random.PRNGKey` returns; pass `jax.random.key(seed)`.
+        TypeError: If `fn` cannot be called, `count` is not an integer, or `reduce_once` is neither a boolean nor names
+            of mesh axes. When called, if an argument may be a legacy random key, a plain uint32 array such as
+            `jax.random.PRNGKey` returns; pass `jax.random.key(seed)`.
         ValueError: If `count` is less than 1. When called, if no argument has the axis, its size is not divisible by
-            `count`, a result has the axis, or one with a method `accumulate` is to be reduced once.
+            `count`, a result has the axis, one with a method `accumulate` is to be reduced once, or `reduce_once` names
+            a mesh axis that does not shard the batch, or one of a mesh whose axes are not all Explicit.
 
     Example:
         >>> import axonym as nym
@@ -76,12 +88,18 @@ def microbatch(
         raise TypeError(f"`count` is the number of microbatches, an integer; it was {count!r}")
     if count < 1:
         raise ValueError(f"`count` is the number of microbatches, 1 or more; it was {count}")
+    once_axes: tuple[str, ...] | None = None  # if None, they depend on the mesh
+    if not isinstance(reduce_once, bool):
+        names: object = [reduce_once] if isinstance(reduce_once, str) else reduce_once
+        if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"`reduce_once` is a boolean or names of mesh axes; it was {reduce_once!r}")
+        once_axes = tuple(names)
     name = axis_name(axis)
     call_part = cast(Callable[..., Any], fn)  # with rebuilt arguments, whose types no checker knows
 
     @functools.wraps(fn)
     def run_microbatches(*args: P.args, **kwargs: P.kwargs) -> R:
-        if count == 1 and not reduce_once:
+        if count == 1 and reduce_once is False:
             return fn(*args, **kwargs)
         leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
         batches = [leaf for leaf in leaves if _has_axis(leaf, name)]
@@ -106,14 +124,55 @@ def microbatch(
             # Inlined, so that JAX traces `fn` once for the shapes of its results and for the loop.
             return _accumulate(jit_inline(call), list(split.values()), first, name, count, dtype)
 
-        mesh_axes: tuple[str, ...] = ()
-        if reduce_once:
-            names = batches[0].names
-            sharding = get_sharding(names, batches[0].array.shape)
-            mesh_axes = () if sharding is None else get_entry_axes(sharding.spec[names.index(name)])
-        return _reduce_once(run, leaves, name, count, mesh_axes) if mesh_axes else run(leaves, 0)
+        def run_all(leaves: list[Any]) -> Any:
+            if count > 1:
+                return run(leaves, 0)
+            args, kwargs = jax.tree.unflatten(treedef, leaves)
+            return jax.tree.map(_add_up_devices, call_part(*args, **kwargs))
+
+        names = batches[0].names
+        sharding = get_sharding(names, batches[0].array.shape)
+        if sharding is None:
+            return run_all(leaves)
+        mesh_axes = get_entry_axes(sharding.spec.partitions[names.index(name)])
+        if reduce_once is True:
+            return _reduce_once(run, leaves, name, count, mesh_axes) if mesh_axes else run_all(leaves)
+        is_explicit = all(axis_type == AxisType.Explicit for axis_type in sharding.mesh.axis_types)
+        if once_axes is not None:
+            _check_once_axes(once_axes, mesh_axes, name, is_explicit)
+            return run_all([_type_reduced(leaf, name, once_axes, sharding.mesh) for leaf in leaves])
+        if is_explicit:
+            try:
+                return run_all([_type_reduced(leaf, name, mesh_axes, sharding.mesh) for leaf in leaves])
+            except Exception:  # JAX lacks a rule for `reduced`, in words that differ; a fault of `fn` is raised below
+                pass
+        return run_all(leaves)
 
     return run_microbatches
+
+
+def _check_once_axes(once_axes: tuple[str, ...], mesh_axes: tuple[str, ...], name: str, is_explicit: bool) -> None:
+    for mesh_axis in once_axes:
+        if mesh_axis not in mesh_axes:
+            raise ValueError(
+                f"`reduce_once` names mesh axis {mesh_axis!r}, but axis {name!r} is sharded over "
+                f"{', '.join(mesh_axes) or 'none'}; name some of these"
+            )
+    if once_axes and not is_explicit:
+        raise ValueError(
+            f"`reduce_once` with the name of mesh axis {once_axes[0]!r} needs a mesh whose axes are all Explicit; make "
+            "it with `axis_types='explicit'`, or pass True"
+        )
+
+
+def _type_reduced(leaf: Any, name: str, mesh_axes: tuple[str, ...], mesh: Any) -> Any:
+    """Returns a parameter typed so that its gradient stays `unreduced` over mesh axes of the batch."""
+    if not is_named_array(leaf) or _has_axis(leaf, name) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return leaf
+    array = leaf.array
+    if jax.typeof(array).sharding.mesh.empty:  # made without the mesh
+        array = jax.reshard(array, NamedSharding(mesh, PartitionSpec(*(None,) * array.ndim)))
+    return with_array(leaf, set_reduced_axes(array, mesh_axes))
 
 
 def _reduce_once(run: Callable[..., Any], leaves: list[Any], name: str, count: int, mesh_axes: tuple[str, ...]) -> Any:
@@ -141,7 +200,9 @@ def _place_shards(x: Any, name: str, mesh_axes: tuple[str, ...]) -> Any:
     """Returns an array sharded over Explicit mesh axes as `shard_map` needs it: over these along the batch alone."""
     array = x.array if is_named_array(x) else x
     sharding = jax.typeof(array).sharding
-    entries = [tuple(axis for axis in get_entry_axes(entry) if axis not in mesh_axes) for entry in sharding.spec]
+    entries = [
+        tuple(axis for axis in get_entry_axes(entry) if axis not in mesh_axes) for entry in sharding.spec.partitions
+    ]
     if _has_axis(x, name):
         dim = x.names.index(name)
         explicit_axes = get_axes_of_type(sharding.mesh, AxisType.Explicit)
@@ -197,12 +258,23 @@ def _accumulate(call: Callable[..., Any], arrays: list[Any], first: Any, name: s
         return jax.tree.map(add_result, totals, call(*part), is_leaf=_accumulates), None
 
     def divide(total: Any, shape: Any) -> Any:
+        total = jax.tree.map(_add_up_devices, total)
         is_sum = _accumulates(total) or not jnp.issubdtype(shape.dtype, jnp.inexact)
         return total if is_sum else (total / count).astype(shape.dtype)
 
     zeros = jax.tree.map(lambda shape: _make_zeros(shape, dtype), shapes, is_leaf=_accumulates)
     totals, _ = jax.lax.scan(add_results, zeros, (first + jnp.arange(count), arrays))
     return jax.tree.map(divide, totals, shapes, is_leaf=_accumulates)
+
+
+def _add_up_devices(x: Any) -> Any:
+    """Returns a result that is `unreduced` over mesh axes added up over their devices, and without `reduced`."""
+    if not isinstance(x, jax.Array):
+        return x
+    sharding = jax.typeof(x).sharding
+    if not sharding.spec.unreduced and not sharding.spec.reduced:
+        return x
+    return jax.reshard(x, NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec.partitions)))
 
 
 def _accumulates(x: Any) -> bool:

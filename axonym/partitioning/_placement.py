@@ -104,7 +104,7 @@ def constrain_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) 
         part = select_axis_type(sharding, AxisType.Auto)
         if part is not None:
             current = jax.typeof(placed[position]).sharding
-            needs_jit = current.mesh.empty or any(current.spec)
+            needs_jit = current.mesh.empty or any(current.spec.partitions)
             (auto_in_jit if needs_jit else auto)[position] = part
     # Only compiled code moves an array made before the mesh was set, which is not on it, and only compiled code keeps
     # Explicit axes that an array is sharded over (docs/known-faults.md). So this is a separate jitted call, because
@@ -145,5 +145,7 @@ def select_axis_type(sharding: NamedSharding, kind: AxisType) -> NamedSharding |
         mixed = describe_mixed_types(f"dimension {dim}", get_entry_axes(entry), mesh)
         if mixed is not None:
             raise ValueError(mixed)
-    axes = [tuple(axis for axis in get_entry_axes(entry) if axis in selected_axes) for entry in sharding.spec]
+    axes = [
+        tuple(axis for axis in get_entry_axes(entry) if axis in selected_axes) for entry in sharding.spec.partitions
+    ]
     return NamedSharding(mesh, P(*map(make_spec_entry, axes)))

@@ -191,7 +191,7 @@ def _permute_sharding(x: jax.Array, order: tuple[int, ...]) -> NamedSharding | N
     sharding = jax.typeof(x).sharding
     if AxisType.Explicit not in sharding.mesh.axis_types:
         return None
-    return NamedSharding(sharding.mesh, PartitionSpec(*(sharding.spec[dim] for dim in order)))
+    return NamedSharding(sharding.mesh, PartitionSpec(*(sharding.spec.partitions[dim] for dim in order)))
 
 
 _HISTORY = "amax_history"

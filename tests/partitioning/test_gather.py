@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AxisType
 
 import axonym as nym
+from axonym.partitioning import _gather
 
 
 Batch, Pos, Embed, Mlp, Vocab, Layers = nym.make_axes(batch=8, pos=2, embed=8, mlp=4, vocab=16, layers=2)
@@ -171,3 +172,68 @@ def test_only_explicit_mesh_axes_have_types():
     with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"), axis_types=types)):
         results = nym.fsdp(step, {"batch": "data", "embed": "data"}, {"batch": "data", "mlp": "model"})(model, TOKENS)
     assert_same(results, jax.jit(step)(model, TOKENS))
+
+
+class Table(eqx.Module):
+    """A table whose rows are no multiple of what libtpu scatters, and a scale."""
+
+    embedding: nym.nn.Embedding
+    scale: nym.NamedArray
+
+    def compute_loss(self, tokens):
+        return nym.mean((self.embedding(tokens) * self.scale) ** 2).scalar()
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize(
+    ("mesh_axes", "batch_axes", "rounds"),
+    [
+        ({"data": 8}, "data", 2),
+        ({"x": 2, "y": 4}, ("x", "y"), 2),
+        ({"replica": 2, "data": 4}, ("replica", "data"), 1),
+    ],
+    ids=str,
+)
+def test_rounds_on_tpus(monkeypatch, mesh_axes, batch_axes, rounds, microbatches):
+    """The rounds in which gradients are scattered, here on CPUs: over a whole slice, and of a table in tiles."""
+    monkeypatch.setattr(_gather, "find_platform", lambda: "tpu")
+    monkeypatch.setattr(_gather, "_SMALLEST_TORUS", 8)
+    monkeypatch.setattr(_gather, "_plan_gather", _gather._plan_gather.__wrapped__)  # without the cache
+    stored_axes = "data" if "data" in mesh_axes else batch_axes
+    embedding = nym.nn.Embedding.init(Vocab.resize(48), Embed.resize(512), key=jax.random.key(0))
+    model = Table(embedding, nym.random.normal(jax.random.key(1), Embed.resize(512)))
+    tokens = nym.random.randint(jax.random.key(2), {"batch": 16, "pos": 2}, 0, 48)
+
+    def step(model, tokens):
+        return nym.microbatch(jax.value_and_grad(Table.compute_loss), "batch", microbatches)(model, tokens)
+
+    expected = jax.jit(step)(model, tokens)
+    computing = {"batch": batch_axes}
+    with jax.set_mesh(nym.create_mesh(mesh_axes, axis_types="explicit")):
+        compiled = nym.fsdp(step, {**computing, "embed": stored_axes}, computing)
+        assert_same(compiled(model, tokens), expected)
+        report = nym.planner.communication_report(compiled, model, tokens)
+    assert [one.layer for one in report.select("reduce-scatter")] == ["Embedding"] * rounds
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize(
+    "stored",
+    [{"embed": "data", "mlp": "model"}, {"embed": ("data", "model")}, {"mlp": ("model", "data")}, {"embed": "model"}],
+    ids=str,
+)
+def test_parameters_that_are_gathered_over_other_mesh_axes_than_the_batch(stored, microbatches):
+    """Devices along these have the same gradient, which must not be added up."""
+    layer = nym.nn.Linear.init(Embed, Mlp.resize(8), key=jax.random.key(0))
+    x = nym.random.normal(jax.random.key(1), {"batch": 8, "inputs": 8})
+
+    def step(layer, x):
+        compute = jax.value_and_grad(lambda layer, x: nym.mean(layer(x.rename({"inputs": "embed"})) ** 2).scalar())
+        return nym.microbatch(compute, "batch", microbatches)(layer, x)
+
+    expected = jax.jit(step)(layer, x)
+    computing = {"batch": "data"}
+    with jax.set_mesh(nym.create_mesh({"data": 4, "model": 2}, axis_types="explicit")):
+        assert_same(nym.fsdp(step, {**computing, **stored}, computing)(layer, x), expected)
+        with nym.axis_mapping(computing):
+            assert_same(jax.jit(step)(nym.shard(layer, stored), nym.shard(x)), expected)

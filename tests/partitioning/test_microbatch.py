@@ -93,7 +93,7 @@ def compile_step(way, model, count, **options):
 def test_value_and_gradient_are_those_of_the_whole_batch(mesh, way, reference):
     result, report = compile_step(way, reference[0], 2)
     check_close(result, reference[1:], 1e-5)
-    assert {one.kind for one in report.collectives} <= {"all-reduce", "all-gather"}
+    assert {one.kind for one in report.collectives} <= {"all-reduce", "all-gather", "reduce-scatter"}
     assert {one.result_bytes for one in report.select("all-gather")} <= PARAMETER_BYTES
 
 
@@ -232,3 +232,114 @@ def test_mistakes_are_explained():
             ),
         ):
             nym.named_jit(nym.microbatch(nym.mean, "batch", 4))(x)
+
+
+REPLICAS = {"batch": ("replica", "data"), "mlp": "model"}
+
+
+def compute_fused_loss(model, tokens):
+    x = model.blocks.fold(model.embedding(tokens))
+    return nym.nn.fused_cross_entropy(x, model.embedding.weight, tokens, Embed, "vocab", block_size=8).scalar()
+
+
+@pytest.mark.parametrize("stored_axes", ["data", None])
+@pytest.mark.parametrize(("count", "reduce_once"), [(1, "replica"), (2, False), (4, ("replica", "data"))])
+def test_gradients_of_shards_are_added_up_over_replicas_once(count, reduce_once, stored_axes):
+    """On Explicit mesh axes, without anything whole; a gradient that is replicated is added up over `data` once."""
+    model = make_model()
+
+    def step(model, tokens):
+        compute = jax.value_and_grad(compute_fused_loss)
+        return nym.microbatch(compute, Batch, count, reduce_once=reduce_once)(model, tokens)
+
+    expected = jax.jit(step)(model, TOKENS)
+    with jax.set_mesh(nym.create_mesh((2, 2, 2), ("replica", "data", "model"), axis_types="explicit")):
+        compiled = nym.fsdp(step, {**REPLICAS, "embed": stored_axes}, REPLICAS)
+        check_close(compiled(model, TOKENS), expected, 1e-5)
+        report = communication_report(compiled, model, TOKENS)
+    sums = [
+        one for one in report.collectives if "replica" in one.mesh_axes and one.result_bytes > 4
+    ]  # without the loss
+    assert {one.runs for one in sums} == {1}
+    assert {one.kind for one in report.select("all-gather")} == ({"all-gather"} if stored_axes else set())
+
+
+@jax.custom_vjp
+def multiply(weight, x):
+    return weight.array[0] * x.array.sum()
+
+
+multiply.defvjp(lambda weight, x: (multiply(weight, x), (weight, x)), lambda saved, g: (saved[0] * g, saved[1] * g))
+
+
+UNTYPED = {
+    "the norm of a gradient": lambda w, x: jax.tree.map(
+        lambda g: g / (1 + jnp.sum(g**2)), jax.grad(lambda w: nym.mean(nym.dot(x, w, axis="embed") ** 2).scalar())(w)
+    ),
+    "decay of weights": lambda w, x: jax.tree.map(
+        lambda g, p: g + 0.5 * p, jax.grad(lambda w: nym.mean(nym.dot(x, w, axis="embed") ** 2).scalar())(w), w
+    ),
+    "a product of plain arrays": lambda w, x: jax.grad(lambda w: jnp.mean((x.array * w.array[3]) ** 2))(w),
+    "a custom rule": lambda w, x: jax.grad(lambda w: multiply(w, x))(w),
+    "something of a parameter": lambda w, x: (nym.mean(w).scalar(), x.mean().scalar()),
+}
+
+
+@pytest.mark.parametrize("is_on_mesh", [False, True])
+@pytest.mark.parametrize("what", UNTYPED)
+def test_what_no_type_permits_is_added_up_in_each_microbatch(what, is_on_mesh):
+    run = nym.microbatch(UNTYPED[what], "batch", 2)
+    w, x = nym.random.normal(jax.random.key(0), Embed), nym.random.normal(jax.random.key(1), {"batch": 16, "embed": 8})
+    expected = jax.jit(run)(w, x)
+    with jax.set_mesh(nym.create_mesh({"replica": 2, "data": 4}, axis_types="explicit")):
+        mapping = {"batch": ("replica", "data")}
+        if is_on_mesh:
+            w, x = nym.shard((w, x), mapping)
+        results = nym.named_jit(run, mapping)(w, x)
+        check_close(results, expected, 1e-5)
+        jax.tree.map(lambda result: (result**2).sum(), results)  # they have no types of which JAX knows little
+
+
+def test_mesh_axes_to_reduce_once_are_checked():
+    def run(once, mapping):
+        return nym.named_jit(nym.microbatch(lambda x: x.mean(), "batch", 2, reduce_once=once), mapping)(x)
+
+    x = nym.arange(Batch) * 1.0
+    for once in (2, ("data", 2)):
+        with pytest.raises(TypeError, match="`reduce_once` is a boolean or names of mesh axes; it was"):
+            nym.microbatch(lambda x: x.mean(), "batch", 2, reduce_once=once)
+    for axis_types, once, message in (
+        ("explicit", "replica", "`reduce_once` names mesh axis 'replica', but axis 'batch' is sharded over data; name"),
+        (
+            "auto",
+            "data",
+            "`reduce_once` with the name of mesh axis 'data' needs a mesh whose axes are all Explicit",
+        ),
+    ):
+        with (
+            jax.set_mesh(nym.create_mesh({"data": 4, "model": 2}, axis_types=axis_types)),
+            pytest.raises(ValueError, match=message),
+        ):
+            run(once, {"batch": "data"})
+    assert run("data", {}).item() == 7.5  # without a mesh
+
+
+def test_a_step_without_microbatches_keeps_its_keys_and_results():
+    def compute(x, key):
+        return x + jax.random.normal(key)
+
+    x, key = nym.arange(Batch) * 1.0, jax.random.key(0)
+    with jax.set_mesh(nym.create_mesh({"data": 8}, axis_types="explicit")):
+        run = nym.named_jit(nym.microbatch(compute, "batch", 1, reduce_once="data"), {"batch": "data"})
+        check_close(run(x, key), compute(x, key), 1e-6)
+
+
+def test_fused_loss_is_reduced_once():
+    model = make_model()
+
+    def step(model, tokens):
+        return nym.microbatch(jax.value_and_grad(compute_fused_loss), Batch, 2, reduce_once=True)(model, tokens)
+
+    expected = jax.jit(step)(model, TOKENS)
+    with jax.set_mesh(nym.create_mesh({"data": 4, "model": 2})):
+        check_close(nym.named_jit(step, {"batch": "data"})(model, TOKENS), expected, 1e-5)
