@@ -219,7 +219,7 @@ def test_assertions_show_what_is_sent(mesh):
             return nym.sum(x, "batch")
 
         assert_no_collectives(add_up, "embed", x)
-        assert_communication(add_up, x, at_most={"all-reduce": 4 * 8, "model": 0})
+        assert_communication(add_up, x, at_most={"all-reduce": 4 * 8, "model": 0}, at_most_runs={"data": 1})
         with pytest.raises(
             AssertionError, match=r"(?s)the program sends 16 B along 'batch':\n.*all-reduce  data  batch"
         ):
@@ -232,6 +232,15 @@ def test_assertions_show_what_is_sent(mesh):
             AssertionError, match="a device has 16 B from collectives, more than the 1 B that are allowed"
         ):
             assert_communication(nym.named_jit(add_up).lower(x), at_most=1)
+        with pytest.raises(
+            AssertionError,
+            match=r"(?s)a collective in 'data' runs 3 times, more often than the 1 that are allowed:\n.*3",
+        ):
+            assert_communication(
+                lambda x: jax.lax.fori_loop(0, 3, lambda i, sums: sums + add_up(x * sums), add_up(x)),
+                x,
+                at_most_runs={"data": 1, "model": 0},
+            )
         with pytest.raises(
             ValueError, match=r"no axis 'bacth'; the mesh has '.*', the arguments have 'batch', 'embed'; .*'batch'"
         ):
@@ -283,6 +292,12 @@ def test_wrong_arguments_are_refused():
         communication_report(lowered).count_bytes("layers")
     with pytest.raises(ValueError, match="`at_most` is a number of bytes, 0 or more; it was -1 for 'all-gather'"):
         assert_communication(lowered, at_most={"all-gather": -1})
+    with pytest.raises(ValueError, match="`at_most_runs` is a number of runs, 0 or more; it was -1 for 'all-gather'"):
+        assert_communication(lowered, at_most_runs={"all-gather": -1})
+    with pytest.raises(
+        TypeError, match="`assert_communication` takes a limit: bytes as `at_most`, or numbers of runs as"
+    ):
+        assert_communication(lowered)
 
 
 def test_exchanges_between_slices_are_reported():

@@ -286,18 +286,28 @@ def assert_no_collectives(fn: Any, axis: str | None = None, /, *args: Any, **kwa
         raise AssertionError(f"the program sends {size} {along}:\n{_format_collectives(report, collectives)}")
 
 
-def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int], **kwargs: Any) -> None:
-    """Asserts that a program sends at most so many bytes.
+def assert_communication(
+    fn: Any,
+    /,
+    *args: Any,
+    at_most: int | Mapping[str, int] | None = None,
+    at_most_runs: Mapping[str, int] | None = None,
+    **kwargs: Any,
+) -> None:
+    """Asserts that a program sends at most so many bytes, and at most so often.
 
     Args:
         fn: As for `communication_report`.
         args: The arguments of the function.
         at_most: The most bytes of the results of all collectives on one device, or of those of a kind or along an axis:
             `{"all-gather": 2**20, "model": 0}`.
+        at_most_runs: How often each collective of a kind or along an axis may run: with `{"replica": 1}` none that goes
+            along `replica` is in a loop over layers or microbatches.
         kwargs: The keyword arguments of the function.
 
     Raises:
-        AssertionError: If it sends more; the message lists the largest collectives.
+        AssertionError: If it sends more or more often; the message lists the largest collectives.
+        TypeError: If neither limit is given.
         ValueError: If a key is no kind of collective, and neither the mesh nor the arguments have such an axis, there
             is no mesh of several devices, or a limit is negative.
 
@@ -307,17 +317,30 @@ def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int
         >>> with jax.set_mesh(nym.create_mesh((8,), ("data",))), nym.axis_mapping({"batch": "data"}):
         ...     x = nym.shard(nym.ones({"batch": 8, "embed": 4}))
         ...     nym.planner.assert_communication(
-        ...         lambda x: nym.sum(x, "batch"), x, at_most={"all-reduce": 16, "all-gather": 0}
+        ...         lambda x: nym.sum(x, "batch"),
+        ...         x,
+        ...         at_most={"all-reduce": 16, "all-gather": 0},
+        ...         at_most_runs={"data": 1},
         ...     )
     """
-    limits = at_most if isinstance(at_most, Mapping) else {None: at_most}
-    for key, limit in limits.items():
-        if not isinstance(limit, int | float) or not limit >= 0:
-            subject = f" for {key!r}" if key else ""
-            raise ValueError(f"`at_most` is a number of bytes, 0 or more; it was {limit!r}{subject}")
+    if at_most is None and at_most_runs is None:
+        raise TypeError(
+            "`assert_communication` takes a limit: bytes as `at_most`, or numbers of runs as `at_most_runs`"
+        )
+    limits: dict[str | None, int] = {}
+    if isinstance(at_most, Mapping):
+        limits.update(at_most)
+    elif at_most is not None:
+        limits[None] = at_most
+    run_limits = at_most_runs or {}
+    for name, unit, numbers in (("at_most", "bytes", limits), ("at_most_runs", "runs", run_limits)):
+        for key, limit in numbers.items():
+            if not isinstance(limit, int | float) or not limit >= 0:
+                subject = f" for {key!r}" if key else ""
+                raise ValueError(f"`{name}` is a number of {unit}, 0 or more; it was {limit!r}{subject}")
     report = _report_on_mesh(fn, args, kwargs)
     for key, limit in limits.items():
-        collectives = report.select(kind=key) if key in COLLECTIVE_KINDS else report.select(axis=key)
+        collectives = _select_collectives(report, key)
         size = sum(collective.bytes for collective in collectives)
         if size > limit:
             subject = f" in {key!r}" if key else ""
@@ -325,6 +348,19 @@ def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int
                 f"a device has {format_bytes(size)} from collectives{subject}, more than the {format_bytes(limit)} "
                 f"that are allowed:\n{_format_collectives(report, collectives)}"
             )
+    for key, limit in run_limits.items():
+        frequent = tuple(collective for collective in _select_collectives(report, key) if collective.runs > limit)
+        if frequent:
+            most_runs = max(collective.runs for collective in frequent)
+            raise AssertionError(
+                f"a collective in {key!r} runs {most_runs} times, more often than the {limit} that are allowed:\n"
+                f"{_format_collectives(report, frequent)}"
+            )
+
+
+def _select_collectives(report: CommunicationReport, key: str | None) -> tuple[Collective, ...]:
+    """Returns the collectives of a kind or along an axis; all of them for None."""
+    return report.select(kind=key) if key in COLLECTIVE_KINDS else report.select(axis=key)
 
 
 def _report_on_mesh(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CommunicationReport:
