@@ -73,7 +73,8 @@ class ActiveMapping(tuple[object]):
                 with contextlib.suppress(ValueError):  # a slice need not be divisible where its parameter is
                     array = shard_array(array, names, self.stored)
             if may_be_reduced and jnp.issubdtype(array.dtype, jnp.inexact):
-                if batch_axes := find_batch_axes(self.mapping, self.stored, mesh):
+                # With those over which `microbatch` has typed it.
+                if batch_axes := find_batch_axes(self.mapping, self.stored, mesh) | get_reduced_axes(array):
                     sharding = resolve_sharding(names, array.shape, self.mapping, mesh)
                     return gather_reduced(array, sharding, batch_axes)
             return shard_array(array, names, self.mapping)

@@ -56,10 +56,10 @@ def make_model(policy: Any, tied: bool) -> Model:
 TOKENS = nym.named(np.random.default_rng(0).integers(0, Vocab.size, (Batch.size, Pos.size)), (Batch, Pos))
 
 
-def make_step(fused: bool, microbatches: int) -> Any:
+def make_step(fused: bool, microbatches: int, reduce_once: Any = False) -> Any:
     def step(model: Model, tokens: nym.NamedArray) -> Any:
         compute = jax.value_and_grad(lambda model, tokens: model.compute_loss(tokens, fused=fused))
-        return nym.microbatch(compute, "batch", microbatches)(model, tokens)
+        return nym.microbatch(compute, "batch", microbatches, reduce_once=reduce_once)(model, tokens)
 
     return step
 
@@ -70,21 +70,35 @@ def assert_same(results: Any, expected: Any) -> None:
         np.testing.assert_allclose(np.asarray(result), np.asarray(value), rtol=1e-4, atol=1e-6, err_msg=where)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(16))
 def test_gradients_are_those_of_one_device(seed):
+    """And they are added up over replicas once for each microbatch and layer, or once a step."""
     rng = np.random.default_rng(seed)
     mesh = nym.create_mesh((2, 2, 2), tuple(rng.permutation(["data", "replica", "model"])), axis_types="explicit")
     batch_axes = [("data",), ("replica", "data"), ("data", "replica")][rng.integers(3)]
     computing = {"batch": batch_axes, "pos": None, "layers": None}
     for name in ("mlp", "vocab"):
         computing[name] = [None, "model"][rng.integers(2)]
-    stored = {**computing, "embed": batch_axes if rng.integers(2) else "data"}
-    model = make_model([False, True, "offload", "nested"][rng.integers(4)], tied=bool(rng.integers(2)))
-    step = make_step(fused=bool(rng.integers(2)), microbatches=int(rng.integers(1, 3)))
+    embed_axes = [("data",), batch_axes]
+    if not computing["mlp"] and not computing["vocab"]:  # gathered over another mesh axis than those of the batch
+        embed_axes += [("model",), ("data", "model"), ("model", "data")]
+    stored = {**computing, "embed": embed_axes[rng.integers(len(embed_axes))]}
+    policy = [False, True, "offload", "nested"][rng.integers(4)]
+    model = make_model(policy, tied=bool(rng.integers(2)))
+    microbatches = int(rng.integers(1, 3))
+    has_replicas = "replica" in batch_axes
+    reduce_once = "replica" if has_replicas and rng.integers(2) else False
+    step = make_step(bool(rng.integers(2)), microbatches, reduce_once)
     expected = jax.jit(step)(model, TOKENS)
     with jax.set_mesh(mesh):
-        results = nym.fsdp(step, stored, computing)(model, TOKENS)
-    assert_same(results, expected)
+        compiled = nym.fsdp(step, stored, computing)
+        assert_same(compiled(model, TOKENS), expected)
+        # A table whose vocabulary is sharded is not typed.
+        if has_replicas and "replica" not in stored["embed"] and not computing["vocab"]:
+            report = nym.planner.communication_report(compiled, model, TOKENS)
+            sums = [one for one in report.collectives if "replica" in one.mesh_axes and one.result_bytes > 8]
+            most_runs = 1 if microbatches > 1 or reduce_once else Layers.size
+            assert {one.runs for one in sums} <= {1, most_runs}
 
 
 def compute_bytes(tree: Any) -> int:
