@@ -155,7 +155,8 @@ def _scatter(gradient: Any, plan: _GatherPlan) -> Any:
 def _scatter_in_rounds(gradient: Any, rounds: tuple[_Round, ...], is_tpu: bool) -> Any:
     for dim, mesh_axes, groups in rounds:
         group_size = jax.lax.axis_size(mesh_axes) if groups is None else len(groups[0])
-        has_tiles = gradient.size // gradient.shape[dim] % _TILE == 0
+        row_size = gradient.size // gradient.shape[dim]
+        has_tiles = row_size < _TILE or row_size % _TILE == 0
         can_have_tiles = gradient.size % (group_size * _TILE) == 0
         scatter = functools.partial(jax.lax.psum_scatter, axis_name=mesh_axes, axis_index_groups=groups, tiled=True)
         if is_tpu and not has_tiles and can_have_tiles:

@@ -214,9 +214,9 @@ def test_rounds_on_tpus(monkeypatch, mesh_axes, batch_axes, rounds, microbatches
     monkeypatch.setattr(_gather, "_SMALLEST_TORUS", 8)
     monkeypatch.setattr(_gather, "_plan_gather", _gather._plan_gather.__wrapped__)  # without the cache
     stored_axes = "data" if "data" in mesh_axes else batch_axes
-    embedding = nym.nn.Embedding.init(Vocab.resize(48), Embed.resize(512), key=jax.random.key(0))
-    model = Table(embedding, nym.random.normal(jax.random.key(1), Embed.resize(512)))
-    tokens = nym.random.randint(jax.random.key(2), {"batch": 16, "pos": 2}, 0, 48)
+    embedding = nym.nn.Embedding.init(Vocab.resize(1280), Embed.resize(64), key=jax.random.key(0))
+    model = Table(embedding, nym.random.normal(jax.random.key(1), Embed.resize(64)))
+    tokens = nym.random.randint(jax.random.key(2), {"batch": 16, "pos": 2}, 0, 1280)
 
     def step(model, tokens):
         return nym.microbatch(jax.value_and_grad(Table.compute_loss), "batch", microbatches)(model, tokens)
