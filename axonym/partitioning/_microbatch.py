@@ -54,11 +54,11 @@ def microbatch(
         count: The number of microbatches; 1 calls `fn` with the arguments as they are.
         dtype: The dtype in which floating-point results are added up, such as `jnp.float32` for gradients in bfloat16;
             that of each result if None.
-        reduce_once: When gradients are added up over the devices of the batch. False: as above. Names of mesh axes:
-            once over these and in each microbatch over the others, also if `count` is 1; all mesh axes must be
-            Explicit, and JAX must have rules for all that `fn` does. True: once over all, on any mesh. Then `fn` runs
-            as in `shard_map` on the examples of one device, with parameters whole that are sharded over mesh axes of
-            the batch.
+        reduce_once: When gradients are added up over the devices of the batch. False: as above, and if `count` is 1, as
+            `fn` does it. Names of mesh axes of replicas, such as `"replica"`: once, also if `count` is 1, or it is an
+            error of JAX; on a mesh, all axes of which must be Explicit. True: everything once, on any mesh. Then `fn`
+            runs as in `shard_map` on the examples of one device, with parameters whole that are sharded over mesh axes
+            of the batch.
 
     Returns:
         A function of the same arguments, which returns trees like those of `fn`: averages of floating-point arrays,
@@ -140,12 +140,17 @@ def microbatch(
         is_explicit = all(axis_type == AxisType.Explicit for axis_type in sharding.mesh.axis_types)
         if once_axes is not None:
             _check_once_axes(once_axes, mesh_axes, name, is_explicit)
-            return run_all([_type_reduced(leaf, name, once_axes, sharding.mesh) for leaf in leaves])
-        if is_explicit:
+        if is_explicit and once_axes != ():
             try:
                 return run_all([_type_reduced(leaf, name, mesh_axes, sharding.mesh) for leaf in leaves])
-            except Exception:  # JAX lacks a rule for `reduced`, in words that differ; a fault of `fn` is raised below
-                pass
+            except Exception as error:
+                if once_axes:
+                    error.add_note(
+                        f"With `reduce_once={reduce_once!r}` parameters of `microbatch` are typed `reduced` and their "
+                        "gradients `unreduced`; if JAX refuses that, do this after `microbatch`, or leave it out."
+                    )
+                    raise
+                # JAX lacks a rule for these types, in words that differ; a fault of `fn` is raised below.
         return run_all(leaves)
 
     return run_microbatches

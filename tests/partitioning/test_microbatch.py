@@ -297,6 +297,10 @@ def test_what_no_type_permits_is_added_up_in_each_microbatch(what, is_on_mesh):
             w, x = nym.shard((w, x), mapping)
         results = nym.named_jit(run, mapping)(w, x)
         check_close(results, expected, 1e-5)
+        if what != "something of a parameter":
+            with pytest.raises(Exception, match=r".") as caught:
+                nym.named_jit(nym.microbatch(UNTYPED[what], "batch", 2, reduce_once="replica"), mapping)(w, x)
+            assert "With `reduce_once='replica'` parameters of `microbatch` are typed" in caught.value.__notes__[0]
         jax.tree.map(lambda result: (result**2).sum(), results)  # they have no types of which JAX knows little
 
 
