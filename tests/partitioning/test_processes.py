@@ -117,3 +117,52 @@ def test_programs_give_the_same_in_several_processes(processes, devices):
     seeds = [{"PYTHONHASHSEED": str(process + 1)} for process in range(processes)]
     outputs = run(PROGRAM, processes, devices, timeout=240, environment=seeds)
     assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True] * processes
+
+
+TYPED = """
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+start()
+Embed, Mlp, Layers = nym.make_axes(embed=8, mlp=16, layers=2)
+
+class Block(eqx.Module):
+    up: nym.nn.Linear
+    down: nym.nn.Linear
+
+    @staticmethod
+    def init(key):
+        return Block(nym.nn.Linear.init(Embed, Mlp, key=key), nym.nn.Linear.init(Mlp, Embed, key=key))
+
+    def __call__(self, x):
+        return x + self.down(nym.nn.tanh(self.up(x)))
+
+def compute_loss(stack, x):
+    return nym.mean(stack.fold(x.rename({"inputs": "embed"})) ** 2).scalar()
+
+def step(stack, x):
+    return nym.microbatch(jax.value_and_grad(compute_loss), "batch", 2)(stack, x)
+
+stack = nym.nn.Stacked.init(Layers, Block)(jax.random.split(jax.random.key(0), 2))
+x = nym.random.normal(jax.random.key(1), {"batch": 16, "inputs": 8})
+stack, x = jax.tree.map(np.asarray, (stack, x))
+expected = jax.tree.leaves(jax.jit(step)(*jax.tree.map(jnp.asarray, (stack, x))))
+computing = {"batch": ("replica", "data")}
+stored = {**computing, "embed": "data"}
+for names in (("replica", "data"), ("data", "replica")):
+    with jax.set_mesh(nym.create_mesh((2, 2), names, axis_types="explicit")):
+        results = nym.fsdp(step, stored, computing)(*nym.shard((stack, x), stored))
+        for result, value in zip(jax.tree.leaves(results), expected, strict=True):
+            np.testing.assert_allclose(
+                multihost_utils.process_allgather(result, tiled=True), np.asarray(value), rtol=2e-5, atol=1e-6
+            )
+print("done", PROCESS)
+"""
+
+
+def test_typed_gradients_are_those_of_one_process():
+    """Processes along `replica`, and along `data`."""
+    outputs = run(TYPED, timeout=240)
+    assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True] * 2
