@@ -5,9 +5,9 @@ that share the batch, then a slice for each shard. XLA makes one reduce-scatter 
 same mesh axes as the batch. The gradient of a typed gather is a reduce-scatter over the mesh axes of the shards, and an
 all-reduce of its result over the other mesh axes of the batch, those of replicas.
 
-JAX's own transpose of a typed gather is one reduce-scatter, which libtpu 0.0.42 turns into an all-reduce of
-twice the bytes if the devices are a whole slice, or if it has no tiles for the array. So the transpose is written here,
-in rounds that libtpu keeps.
+JAX's own transpose of a typed gather is one reduce-scatter, which libtpu 0.0.42 turns into an all-reduce of twice the
+bytes if the devices are a whole slice, or if it has no tiles for the array. So the transpose is written here, in rounds
+that libtpu keeps.
 """
 
 import functools
@@ -130,7 +130,7 @@ def _plan_gather(
             # First between every other device, then between neighbors: the blocks of the gradient stay in the order of
             # the devices, and groups of half of the devices use three of the four links of a chip.
             rounds.append(_Round(dim, axes, (tuple(range(0, size, 2)), tuple(range(1, size, 2)))))
-            rounds.append(_Round(dim, axes, tuple((place, place + 1) for place in range(0, size, 2))))
+            rounds.append(_Round(dim, axes, tuple((device, device + 1) for device in range(0, size, 2))))
         else:
             rounds.append(_Round(dim, axes))
     return _GatherPlan(stored, target, tuple(rounds), is_tpu)

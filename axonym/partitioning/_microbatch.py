@@ -55,10 +55,10 @@ def microbatch(
         dtype: The dtype in which floating-point results are added up, such as `jnp.float32` for gradients in bfloat16;
             that of each result if None.
         reduce_once: When gradients are added up over the devices of the batch. False: as above, and if `count` is 1, as
-            `fn` does it. Names of mesh axes of replicas, such as `"replica"`: once, also if `count` is 1, or it is an
-            error of JAX; on a mesh, all axes of which must be Explicit. True: everything once, on any mesh. Then `fn`
-            runs as in `shard_map` on the examples of one device, with parameters whole that are sharded over mesh axes
-            of the batch.
+            `fn` does it. Names of mesh axes of replicas, such as `"replica"`: over replicas once, also if `count` is 1.
+            All axes of the mesh must be Explicit then, and where JAX has no rule it raises an error. True: everything
+            once, on any mesh. `fn` runs as in `shard_map` on the examples of one device then, and parameters that are
+            sharded over mesh axes of the batch are whole.
 
     Returns:
         A function of the same arguments, which returns trees like those of `fn`: averages of floating-point arrays,

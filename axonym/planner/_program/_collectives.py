@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from ...named._axis_layout import get_entry_axes
 from . import _xla_text as xla
@@ -120,8 +120,10 @@ class SliceGroups(NamedTuple):
     size: int = 1
 
 
-def find_slice_groups(mesh: Mesh) -> SliceGroups:
+def find_slice_groups(mesh: Mesh | AbstractMesh | None) -> SliceGroups:
     """Returns the groups of devices of a mesh that exchange data between slices."""
+    if not isinstance(mesh, Mesh):  # an abstract mesh has no devices
+        return SliceGroups()
     slices = np.vectorize(lambda device: getattr(device, "slice_index", None) or 0, otypes=[int])(mesh.devices)
     mesh_axes = [name for dim, name in enumerate(mesh.axis_names) if (slices != slices.take([0], dim)).any()]
     return SliceGroups(tuple(mesh_axes), len(np.unique(slices)))
@@ -179,8 +181,8 @@ def list_collectives(
 def find_collectives(hlo: HloProgram) -> list[tuple[HloInstruction, CollectiveKind, tuple[HloArray, ...]]]:
     """Returns each collective once: its first instruction, its kind, and the arrays that a device has from it."""
     collectives: dict[object, tuple[HloInstruction, CollectiveKind, tuple[HloArray, ...]]] = {}
-    sends: dict[str, HloInstruction] = {}
-    received: dict[str, tuple[CollectiveKind, tuple[HloArray, ...]]] = {}
+    sends: dict[str, HloInstruction] = {}  # between slices; they say where the exchange comes from
+    receipts: dict[str, tuple[CollectiveKind, tuple[HloArray, ...]]] = {}
     for instruction in hlo.instructions:
         if is_collective(instruction):
             kind, results = read_exchange(hlo, instruction)
@@ -196,8 +198,8 @@ def find_collectives(hlo: HloProgram) -> list[tuple[HloInstruction, CollectiveKi
             if instruction.opcode == "send":
                 sends[key] = instruction
             else:
-                received[key] = kind, instruction.results[:1]
-    for key, (kind, results) in received.items():
+                receipts[key] = kind, instruction.results[:1]
+    for key, (kind, results) in receipts.items():
         if key in sends:
             collectives[key] = sends[key], kind, results
     return list(collectives.values())

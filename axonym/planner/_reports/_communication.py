@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jax.sharding import Mesh
-
 from ...named._format import suggest_name
 from ...report._format import format_bytes
 from ...report._table import Grid, GridPage, GridRow, PrintedReport, format_html_page
@@ -18,7 +16,6 @@ from .._program._arguments import group_arguments
 from .._program._collectives import (
     COLLECTIVE_KINDS,
     Collective,
-    SliceGroups,
     find_slice_groups,
     list_argument_axes,
     list_collectives,
@@ -217,9 +214,7 @@ def communication_report(fn: Any, /, *args: Any, **kwargs: Any) -> Communication
     program = read_program(fn, args, kwargs)
     sizes = dict(program.mesh.shape) if program.mesh is not None else {}
     axes = list_argument_axes(group_arguments([*program.args, *program.kwargs.values()]))
-    slices = SliceGroups()
-    if isinstance(program.mesh, Mesh):  # an abstract mesh has no devices
-        slices = find_slice_groups(program.mesh)
+    slices = find_slice_groups(program.mesh)
     collectives = list_collectives(program.hlo, sizes, math.prod(sizes.values()), axes, slices)
     return CommunicationReport(
         collectives=tuple(sorted(collectives, key=lambda collective: -collective.bytes)),

@@ -5,6 +5,7 @@ Communication Operations in MPICH", 2005; for links of a torus Austin et al., "H
 two devices of a chip Google Cloud's page on TPU7x.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from jax.sharding import Mesh
 
 from .._machine._described_devices import DescribedDevice
 from .._machine._hardware import Hardware, get_hardware
-from .._program._collectives import count_sent_bytes, find_slice_groups
+from .._program._collectives import SliceGroups, count_sent_bytes, find_slice_groups
 
 
 _FORWARDED = ("collective-permute", "collective-broadcast")  # each device passes the whole on to one other
@@ -112,13 +113,17 @@ class LinkModel:
     @property
     def slice_axes(self) -> tuple[str, ...]:
         """The mesh axes along which devices of several slices exchange data."""
-        return find_slice_groups(self.mesh).mesh_axes
+        return self._slice_groups.mesh_axes
 
     def estimate_slice_seconds(self, kind: str, result_bytes: int) -> float:
         """Returns the seconds of a collective between the devices that have the same place in each slice."""
-        slices = len(_find_slices(self.mesh.devices.flat))
+        slices = self._slice_groups.size
         whole = result_bytes * slices if kind == "reduce-scatter" else result_bytes
         return _estimate_level(kind, whole, 1, _make_switch(slices, self._hardware.network_bandwidth))
+
+    @functools.cached_property
+    def _slice_groups(self) -> SliceGroups:
+        return find_slice_groups(self.mesh)
 
     def _find_levels(self, mesh_axes: tuple[str, ...], places: tuple[int, ...] | None) -> tuple[_Level, ...]:
         """Returns the networks that connect the devices at some places or along mesh axes, the fastest first."""
