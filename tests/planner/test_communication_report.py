@@ -109,6 +109,28 @@ ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
     assert "  Net/norm + Net/up + 2 more  " in table
 
 
+def test_collectives_written_in_shard_map_are_told_apart_though_all_have_one_channel():
+    gather = """
+%async_collective_fusion.NUMBER (x.NUMBER: s8[4]) -> s8[16] {
+  %x.NUMBER = s8[4]{0} parameter(0)
+  ROOT %all-gather.NUMBER = s8[16]{0} all-gather(%x.NUMBER), channel_id=1, dimensions={0}, \
+frontend_attributes={chain_id="CHAIN"}, metadata={op_name="jit(f)/LAYER/gather(mlp)/shard_map/all_gather"}
+}
+"""
+    places = [("1", "5", "up"), ("2", "5", "up"), ("3", "6", "gate")]  # the first gather is written at two places
+    text = "".join(
+        gather.replace("NUMBER", number).replace("CHAIN", chain).replace("LAYER", layer)
+        for number, chain, layer in places
+    )
+    calls = "".join(
+        f"  %y.{number} = s8[16] fusion(%x), kind=kLoop, calls=%async_collective_fusion.{number}\n"
+        for number, _, _ in places
+    )
+    text += f"\nENTRY %main (x: s8[4]) -> s8[16] {{\n  %x = s8[4]{{0}} parameter(0)\n{calls}}}\n"
+    collectives = list_collectives(HloProgram(text), {"data": 4}, 4, ArgumentAxes(), SliceGroups())
+    assert [collective.layer for collective in collectives] == ["up", "gate"]
+
+
 def test_a_gather_of_several_arrays_has_the_axes_of_all():
     text = """
 ENTRY %main (x: f32[16,4], y: f32[16,8]) -> (f32[16,32], f32[16,64]) {

@@ -59,9 +59,11 @@ class HloInstruction(NamedTuple):
 
     @property
     def channel(self) -> str:
-        """The number that the places in which one collective is written have in common; empty if it has none."""
-        match = xla.CHANNEL.search(self.attributes)
-        return match[1] if match else ""
+        """What the places in which one collective is written have in common; empty if the program does not say."""
+        channel, chain = xla.CHANNEL.search(self.attributes), xla.CHAIN.search(self.attributes)
+        if channel is None:
+            return ""
+        return channel[1] if chain is None else f"{channel[1]}, chain {chain[1]}"
 
     @property
     def operands(self) -> tuple[str, ...]:

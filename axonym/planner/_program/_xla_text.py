@@ -39,8 +39,10 @@ OPERAND = re.compile(r"%([\w.\-#]+)")
 TUPLE_ELEMENT = re.compile(r"%([\w.\-]+)#(\d+)")
 # The path of JAX's scopes and transformations in the metadata.
 OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
-# The number of a collective; it is the same at all places where that collective is written.
+# The number of a collective; it is the same at all places where that collective is written. All that are written in
+# `jax.shard_map` have number 1; libtpu then tells those apart that it writes at several places.
 CHANNEL = re.compile(r"channel_id=(\d+)")
+CHAIN = re.compile(r'chain_id="(\d+)"')
 # Where the line of the source is: a frame of the tables below the program, or the line itself.
 STACK_FRAME = re.compile(r"stack_frame_id=(\d+)")
 SOURCE_LINE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
