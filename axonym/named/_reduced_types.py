@@ -34,7 +34,11 @@ def set_reduced_axes(array: Any, mesh_axes: Collection[str]) -> Any:
     partitions = sharding.spec.partitions
     sharded_axes = {axis for entry in partitions for axis in get_entry_axes(entry)}
     spec = PartitionSpec(*partitions, reduced=frozenset(mesh_axes) - sharded_axes)
-    return array if spec == sharding.spec else jax.reshard(array, NamedSharding(sharding.mesh, spec))
+    if spec == sharding.spec:
+        return array
+    # An array that was made without a mesh, which a function takes from around it, has none in its type.
+    mesh = jax.sharding.get_abstract_mesh() if sharding.mesh.empty else sharding.mesh
+    return jax.reshard(array, NamedSharding(mesh, spec))
 
 
 def list_sharded_axes(array: Any, dims: Iterable[int]) -> tuple[str, ...]:

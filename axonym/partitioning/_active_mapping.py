@@ -1,6 +1,7 @@
 """The active mapping: `axis_mapping`, and its answers to named arrays, which ask through `named/_sharding.py`."""
 
 import contextlib
+import functools
 import inspect
 import threading
 from collections.abc import Callable
@@ -21,10 +22,11 @@ from ..named._reduced_types import get_reduced_axes
 from ..named._sharding import mapping_context
 from ..named._traceback import make_error
 from ._active_mesh import MeshLike, get_abstract_mesh
-from ._gather import find_batch_axes, gather_reduced
+from ._gather import find_typed_axes, gather_reduced
 from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from ._placement import select_axis_type
 from ._resolve_spec import resolve_sharding, resolve_spec
+from ._rounded_gather import gather_rounded
 from ._shard import shard_array
 
 
@@ -72,12 +74,26 @@ class ActiveMapping(tuple[object]):
                 # constraints in reverse, is reduced to shards.
                 with contextlib.suppress(ValueError):  # a slice need not be divisible where its parameter is
                     array = shard_array(array, names, self.stored)
-            if may_be_reduced and jnp.issubdtype(array.dtype, jnp.inexact):
+            if not jnp.issubdtype(array.dtype, jnp.inexact):
+                return shard_array(array, names, self.mapping)
+            batch_axes = frozenset[str]()
+            if may_be_reduced:
                 # With those over which `microbatch` has typed it.
-                if batch_axes := find_batch_axes(self.mapping, self.stored, mesh) | get_reduced_axes(array):
-                    sharding = resolve_sharding(names, array.shape, self.mapping, mesh)
-                    return gather_reduced(array, sharding, batch_axes)
-            return shard_array(array, names, self.mapping)
+                batch_axes = find_typed_axes(self.mapping, self.stored, mesh) | get_reduced_axes(array)
+            gather = functools.partial(self._gather_exactly, names=names, mesh=mesh, batch_axes=batch_axes)
+            dtype = self.stored.find_gather_dtype(names)
+            if dtype is None:
+                return gather(array)
+            stored = jax.typeof(array).sharding
+            if AxisType.Auto in mesh.axis_types:
+                stored = resolve_sharding(names, array.shape, self.stored.merged({}, uneven="replicate"), mesh)
+            computing = resolve_sharding(names, array.shape, self.mapping, mesh)
+            return gather_rounded(array, stored, computing, dtype, batch_axes, gather)
+
+    def _gather_exactly(self, array: Any, names: Names, mesh: MeshLike, batch_axes: frozenset[str]) -> Any:
+        if batch_axes:
+            return gather_reduced(array, resolve_sharding(names, array.shape, self.mapping, mesh), batch_axes)
+        return shard_array(array, names, self.mapping)
 
     def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
         mesh = get_abstract_mesh()

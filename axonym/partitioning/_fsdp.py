@@ -15,7 +15,8 @@ from ..named._format import format_value
 from ..named._sharding import mapping_context
 from ._active_mesh import get_active_mesh
 from ._leaves import ShardedBy, require_complete_mapping
-from ._mapping import AxisMapping, ResourceMapping, current_mapping
+from ._mapping import AxisMapping, GatherDtype, ResourceMapping, current_mapping
+from ._resolve_spec import find_mapping
 from ._shard import shard_tree
 from .jit._named_jit import NamedJit, named_jit
 
@@ -26,13 +27,29 @@ R = TypeVar("R")
 
 @overload
 def fsdp(
-    fn: Callable[Args, R], parameter_mapping: ResourceMapping, compute_mapping: ResourceMapping, **options: Any
+    fn: Callable[Args, R],
+    parameter_mapping: ResourceMapping,
+    compute_mapping: ResourceMapping,
+    *,
+    gather_dtype: GatherDtype | None = None,
+    **options: Any,
 ) -> NamedJit[Args, R]: ...
 @overload
 def fsdp(
-    parameter_mapping: ResourceMapping, compute_mapping: ResourceMapping, **options: Any
+    parameter_mapping: ResourceMapping,
+    compute_mapping: ResourceMapping,
+    *,
+    gather_dtype: GatherDtype | None = None,
+    **options: Any,
 ) -> Callable[[Callable[Args, R]], NamedJit[Args, R]]: ...
-def fsdp(fn: Any = None, parameter_mapping: Any = None, compute_mapping: Any = None, **options: Any) -> Any:  # pyright: ignore[reportInconsistentOverload]
+def fsdp(  # pyright: ignore[reportInconsistentOverload]
+    fn: Any = None,
+    parameter_mapping: Any = None,
+    compute_mapping: Any = None,
+    *,
+    gather_dtype: GatherDtype | None = None,
+    **options: Any,
+) -> Any:
     """Compiles a function whose arguments and results are sharded one way and whose computation is sharded another.
 
     That is fully sharded data parallelism: parameters and optimizer state are sharded over the data axis between steps,
@@ -49,6 +66,11 @@ def fsdp(fn: Any = None, parameter_mapping: Any = None, compute_mapping: Any = N
             no argument can have two axes on one mesh axis. For a batch of embeddings, which would have them, also give
             `in_axis_resources=(parameter_mapping, compute_mapping)`, an entry for each argument.
         compute_mapping: Mapping that is active while the function is traced.
+        gather_dtype: The element type in which parameters are sent when they are gathered: `bfloat16`, `float16`,
+            `int8`, `float8_e4m3fn` or `float8_e5m2`; or a mapping from names of axes to these and None, of which the
+            first that a parameter has applies. None sends parameters in their own type, as do those that have fewer
+            bits. Layers get them in their own type again. Parameters themselves stay exact, and gradients are those of
+            a gather without rounding. It is an option of `AxisMapping`, too, for `parameter_mapping`.
         **options: The other options of `named_jit`. `in_axis_resources` and `out_axis_resources` replace
             `parameter_mapping` for arguments or results.
 
@@ -57,6 +79,7 @@ def fsdp(fn: Any = None, parameter_mapping: Any = None, compute_mapping: Any = N
 
     Raises:
         TypeError: If one of the two mappings is missing.
+        ValueError: If `gather_dtype` is another type, or is given together with `in_axis_resources`.
 
     Example:
         >>> import axonym as nym
@@ -76,6 +99,13 @@ def fsdp(fn: Any = None, parameter_mapping: Any = None, compute_mapping: Any = N
     if len(mappings) != 2 or None in mappings:
         raise TypeError("`fsdp` takes two mappings: one for parameters, and one for computing.")
     parameter_mapping, compute_mapping = mappings
+    if gather_dtype is not None:
+        if "in_axis_resources" in options:
+            raise ValueError(
+                "`in_axis_resources` replaces the `parameter_mapping` of `fsdp`, which `gather_dtype` belongs to; "
+                "write `AxisMapping(..., gather_dtype=...)` there."
+            )
+        parameter_mapping = find_mapping(parameter_mapping).merged({}, gather_dtype=gather_dtype)
     options.setdefault("in_axis_resources", parameter_mapping)
     options.setdefault("out_axis_resources", parameter_mapping)
     return named_jit(fn, compute_mapping, **options)

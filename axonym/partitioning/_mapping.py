@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
 from .._similar_names import is_typo
@@ -28,6 +29,12 @@ ResourceMapping: TypeAlias = Mapping[str, PhysicalAxisSpec | None]
 Uneven: TypeAlias = Literal["error", "replicate"]
 
 
+GatherDtype: TypeAlias = Any
+"""An element type in which parameters are gathered, or a mapping from names of axes to element types."""
+
+_GATHER_DTYPES = ("bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e5m2")
+
+
 def check_uneven(uneven: Any) -> Uneven:
     if uneven not in ("error", "replicate"):
         raise make_error(ValueError, f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
@@ -45,10 +52,11 @@ class AxisMapping(Mapping[str, Any]):
             returns None an array stays where it is; where it returns `P()` the array is replicated on all devices.
         uneven: What happens to an axis whose size is not divisible by its mesh axes: `"error"`, or `"replicate"` to
             replicate it.
+        gather_dtype: In which element type parameters that are stored by this mapping are gathered; see `fsdp`.
 
     Raises:
         TypeError: If a name or a mesh axis is not a string, or the fallback is not a rule or not hashable.
-        ValueError: If an entry names a mesh axis twice, or `uneven` is something else.
+        ValueError: If an entry names a mesh axis twice, or `uneven` or `gather_dtype` is something else.
 
     Example:
         >>> from axonym.partitioning import AxisMapping
@@ -56,7 +64,7 @@ class AxisMapping(Mapping[str, Any]):
         True
     """
 
-    __slots__ = ("_axes", "_hash", "_replicated", "fallback", "uneven")
+    __slots__ = ("_axes", "_gather_dtype", "_hash", "_replicated", "fallback", "uneven")
 
     fallback: Any
     uneven: Uneven
@@ -67,8 +75,10 @@ class AxisMapping(Mapping[str, Any]):
         *,
         fallback: Any = None,
         uneven: Uneven = "error",
+        gather_dtype: GatherDtype | None = None,
     ) -> None:
         check_uneven(uneven)
+        parsed_dtype = _parse_gather_dtype(gather_dtype)
         mesh_axes = {name: _parse_mesh_axes(name, value) for name, value in _get_mapping_entries(entries).items()}
         axes = {name: value for name, value in mesh_axes.items() if value}
         _check_fallback(fallback)
@@ -77,7 +87,8 @@ class AxisMapping(Mapping[str, Any]):
         set_slot("_replicated", frozenset(mesh_axes) - frozenset(axes))
         set_slot("fallback", fallback)
         set_slot("uneven", uneven)
-        set_slot("_hash", hash((frozenset(axes.items()), fallback, uneven)))
+        set_slot("_gather_dtype", parsed_dtype)
+        set_slot("_hash", hash((frozenset(axes.items()), fallback, uneven, parsed_dtype)))
 
     def mesh_axes(self, name: str) -> tuple[str, ...]:
         """Returns the mesh axes of a named axis, none if it is not mapped."""
@@ -87,19 +98,39 @@ class AxisMapping(Mapping[str, Any]):
         """Returns whether a named axis has an entry, which may be None."""
         return name in self._axes or name in self._replicated
 
-    def merged(self, entries: ResourceMapping, *, fallback: Any = None, uneven: Uneven | None = None) -> "AxisMapping":
+    def find_gather_dtype(self, names: Sequence[str]) -> Any:
+        """Returns the element type in which a parameter with these axes is gathered; None for its own."""
+        if not isinstance(self._gather_dtype, tuple):
+            return self._gather_dtype
+        return next((dtype for name, dtype in self._gather_dtype if name in names), None)
+
+    def merged(
+        self,
+        entries: ResourceMapping,
+        *,
+        fallback: Any = None,
+        uneven: Uneven | None = None,
+        gather_dtype: GatherDtype | None = None,
+    ) -> "AxisMapping":
         """Returns this mapping with some entries replaced, or removed where they are None.
 
         Args:
             entries: The new entries.
             fallback: Another fallback rule; this mapping's rule if None.
             uneven: What happens to uneven axes; as in this mapping if None.
+            gather_dtype: In which element type parameters are gathered; as in this mapping if None.
         """
         return AxisMapping(
             {**_get_mapping_entries(self), **_get_mapping_entries(entries)},
             fallback=self.fallback if fallback is None else fallback,
             uneven=uneven or self.uneven,
+            gather_dtype=self.gather_dtype if gather_dtype is None else gather_dtype,
         )
+
+    @property
+    def gather_dtype(self) -> Any:
+        """The element type in which parameters are gathered, or a dict from names of axes to types."""
+        return dict(self._gather_dtype) if isinstance(self._gather_dtype, tuple) else self._gather_dtype
 
     def __getitem__(self, name: str) -> PhysicalAxisSpec:
         """Returns the mesh axis of a named axis, a tuple if there are several."""
@@ -119,7 +150,8 @@ class AxisMapping(Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         """Compares entries and options; a plain mapping is compared by its entries."""
         if isinstance(other, AxisMapping):
-            return (self._axes, self.uneven, self.fallback) == (other._axes, other.uneven, other.fallback)
+            options = self.uneven, self.fallback, self._gather_dtype
+            return self._axes == other._axes and options == (other.uneven, other.fallback, other._gather_dtype)
         return super().__eq__(other)
 
     def __hash__(self) -> int:
@@ -130,11 +162,13 @@ class AxisMapping(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles entries and options, without the hash, which differs between processes."""
-        return functools.partial(AxisMapping, fallback=self.fallback, uneven=self.uneven), (_get_mapping_entries(self),)
+        options = {"fallback": self.fallback, "uneven": self.uneven, "gather_dtype": self.gather_dtype}
+        return functools.partial(AxisMapping, **options), (_get_mapping_entries(self),)
 
     def __repr__(self) -> str:
         options = "" if self.fallback is None else f", fallback={self.fallback!r}"
         options += "" if self.uneven == "error" else f", uneven={self.uneven!r}"
+        options += "" if self.gather_dtype is None else f", gather_dtype={self.gather_dtype!r}"
         return f"AxisMapping({dict(self)}{options})"
 
 
@@ -153,6 +187,25 @@ def _check_fallback(rule: Any) -> None:
             f"A `fallback` is part of the key of compiled functions, and a {type(rule).__name__} is not hashable; "
             "make it a frozen dataclass.",
         ) from None
+
+
+def _parse_gather_dtype(gather_dtype: Any) -> Any:
+    """Returns an element type, or pairs of names and element types, which may be None."""
+    if isinstance(gather_dtype, Mapping):
+        return tuple([(name, _parse_gather_dtype(dtype)) for name, dtype in gather_dtype.items()])
+    if gather_dtype is None:
+        return None
+    try:
+        dtype = jnp.dtype(gather_dtype)
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.name not in _GATHER_DTYPES:
+        raise make_error(
+            ValueError,
+            f"`gather_dtype` is one of {', '.join(map(repr, _GATHER_DTYPES))}, or a mapping from names of axes to "
+            f"these and None, not {format_value(gather_dtype)}.",
+        )
+    return dtype
 
 
 def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:

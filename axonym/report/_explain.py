@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
@@ -12,6 +14,7 @@ from .._similar_names import is_typo
 from ..named._axis import Names
 from ..named._axis_layout import MeshLike, format_mesh_axes, round_up
 from ..partitioning._active_mesh import check_mesh, format_mesh, get_active_mesh, is_manual_axis, resolve_mesh
+from ..partitioning._gather import describe_gradient, find_batch_axes
 from ..partitioning._leaves import (
     LeafInfo,
     Load,
@@ -465,7 +468,13 @@ def _format_sharding(sharding: Any) -> str:
     return str(sharding.spec) if any(map(get_sharded_axes, sharding.spec.partitions)) else "replicated"
 
 
-def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> Explanation:
+def explain(
+    tree: Any,
+    mapping: ResourceMapping | None = None,
+    mesh: MeshLike | None = None,
+    *,
+    compute_mapping: ResourceMapping | None = None,
+) -> Explanation:
     """Explains how the arrays of a tree are sharded, axis by axis, and why; nothing is moved.
 
     The result is what `axonym.shard` does with the same arguments. An array for which `shard` would raise an error is
@@ -481,12 +490,15 @@ def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | 
         tree: Any tree of arrays, `jax.ShapeDtypeStruct`s or traced arrays.
         mapping: From names to mesh axes; the active mapping if None.
         mesh: The mesh, with devices or abstract; the active mesh if None.
+        compute_mapping: The second mapping of `fsdp`, if `mapping` is its first. Then the explanation of a parameter
+            also says where its gradient is added up, if its layer lets JAX do so on shards; see "Where gradients are
+            added up" in the documentation.
 
     Returns:
         The explanation: print it, or use its attributes.
 
     Raises:
-        ValueError: If there is a mapping and no mesh.
+        ValueError: If there is a mapping and no mesh, or a `compute_mapping` and no mapping.
 
     Example:
         >>> import axonym as nym
@@ -509,14 +521,22 @@ def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | 
     active, arrays = as_mapping(mapping), list_arrays(tree)
     check_mesh(mesh)
     if active is not None:
-        return _explain_with_mapping(arrays, active, resolve_mesh(mesh, "`explain` with a mapping"))
+        computing = None if compute_mapping is None else as_mapping(compute_mapping)
+        return _explain_with_mapping(arrays, active, computing, resolve_mesh(mesh, "`explain` with a mapping"))
+    if compute_mapping is not None:
+        raise ValueError(
+            "`explain` takes a `compute_mapping` beside the mapping by which parameters are stored; give both, as to "
+            "`fsdp`"
+        )
     target = get_active_mesh() if mesh is None else mesh
     target = find_common_mesh(arrays) if target is None else target
     explained = [explain_own_sharding(leaf, info, target) for leaf, info in arrays]
     return _make_explanation(explained, target, mapping=None)
 
 
-def _explain_with_mapping(arrays: list[tuple[Any, LeafInfo]], mapping: AxisMapping, mesh: MeshLike) -> Explanation:
+def _explain_with_mapping(
+    arrays: list[tuple[Any, LeafInfo]], mapping: AxisMapping, computing: AxisMapping | None, mesh: MeshLike
+) -> Explanation:
     leaves = [leaf for leaf, _ in arrays]
     described = apply_fallback_rules(leaves, [info for _, info in arrays], mapping, mesh)
     pairs = [*zip(leaves, described, strict=True)]
@@ -528,14 +548,35 @@ def _explain_with_mapping(arrays: list[tuple[Any, LeafInfo]], mapping: AxisMappi
         entries |= {name: entry_mapping.mesh_axes(name) for name in entry_mapping}
     unknown = {name: tuple(axis for axis in axes if axis not in mesh.axis_names) for name, axes in entries.items()}
     options = {} if mapping.fallback is None else {"fallback": repr(mapping.fallback)}
+    explained = [explain_by_mapping(leaf, info, mapping, names, mesh) for leaf, info in pairs]
+    if computing is not None:
+        explained = [_explain_gradient(leaf, mapping, computing, mesh) for leaf in explained]
     return _make_explanation(
-        [explain_by_mapping(leaf, info, mapping, names, mesh) for leaf, info in pairs],
+        explained,
         mesh,
         mapping={name: mapping.mesh_axes(name) for name in mapping},
         options=options if mapping.uneven == "error" else {**options, "uneven": repr(mapping.uneven)},
         unused_entries={name: axes for name, axes in entries.items() if name not in names},
         unknown_entries={name: axes for name, axes in unknown.items() if axes},
     )
+
+
+def _explain_gradient(
+    explained: ExplainedLeaf, mapping: AxisMapping, computing: AxisMapping, mesh: MeshLike
+) -> ExplainedLeaf:
+    """Returns an explanation with the place where the gradient of the parameter is added up."""
+    leaf, array = explained.leaf, explained.array
+    names = explained.info.names_of(leaf.shape)
+    if leaf.spec is None or names is None or not jnp.issubdtype(array.dtype, jnp.inexact):
+        return explained
+    try:
+        target = NamedSharding(mesh, resolve_spec(names, leaf.shape, computing, mesh, warn=False))
+    except ValueError as error:
+        gradient = f"`compute_mapping` does not fit: {error}"
+    else:
+        batch_axes = find_batch_axes(computing, mapping, mesh)
+        gradient = describe_gradient(NamedSharding(mesh, leaf.spec), target, batch_axes)
+    return explained._replace(leaf=replace(leaf, gradient=gradient or None))
 
 
 def _make_explanation(explained: Sequence[ExplainedLeaf], mesh: MeshLike | None, **fields: Any) -> Explanation:

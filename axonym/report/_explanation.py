@@ -80,6 +80,8 @@ class LeafExplanation:
         replicated_bytes: The bytes on all devices together beyond one copy.
         now: Where it is now, if that is somewhere else.
         error: The error that `shard` raises because of it.
+        gradient: Over which mesh axes its gradient is added up, and how, if `compute_mapping` is given and there are
+            any.
 
     Example:
         >>> import axonym as nym
@@ -100,6 +102,7 @@ class LeafExplanation:
     replicated_bytes: int
     now: str | None = None
     error: str | None = None
+    gradient: str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -216,6 +219,8 @@ def make_leaf_row(leaf: LeafExplanation) -> Row:
     kind = {"named": "", "field": ", field(axis_names=...)", "plain": ", plain"}[leaf.kind]
     suffix = "" if leaf.now is None else f"; now {leaf.now}"
     axes = [_format_axis_cells(axis) for axis in leaf.axes]
+    if leaf.gradient is not None:
+        axes.append(("gradient", "", "", leaf.gradient))
     return Row(format_path(leaf.path), f"{leaf.dtype}{kind}{suffix}", format_costs(leaf), axes, leaf.error is not None)
 
 

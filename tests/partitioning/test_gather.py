@@ -188,8 +188,17 @@ def test_only_explicit_mesh_axes_have_types():
     assert_same(results, jax.jit(step)(model, TOKENS))
 
 
+def test_arrays_that_a_function_takes_from_around_it():
+    """An array that was made without a mesh has no mesh in its type."""
+    layer = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
+    x = nym.random.normal(jax.random.key(1), (Batch, Embed))
+    step = jax.value_and_grad(lambda layer: nym.mean(layer(x) ** 2).scalar())
+    with use_replicas():
+        assert_same(nym.fsdp(step, STORED, COMPUTING)(layer), jax.jit(step)(layer))
+
+
 class Table(eqx.Module):
-    """A table whose rows are no multiple of what libtpu scatters, and a scale."""
+    """A table and a scale."""
 
     embedding: nym.nn.Embedding
     scale: nym.NamedArray
@@ -199,6 +208,7 @@ class Table(eqx.Module):
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize(("vocab", "embed"), [(896, 64), (1024, 512)])  # no tiles; 128 elements for each of 4 devices
 @pytest.mark.parametrize(
     ("mesh_axes", "batch_axes", "rounds"),
     [
@@ -208,15 +218,16 @@ class Table(eqx.Module):
     ],
     ids=str,
 )
-def test_rounds_on_tpus(monkeypatch, mesh_axes, batch_axes, rounds, microbatches):
-    """The rounds in which gradients are scattered, here on CPUs: over a whole slice, and of a table in tiles."""
+def test_rounds_on_tpus(monkeypatch, mesh_axes, batch_axes, rounds, vocab, embed, microbatches):
+    """The rounds in which gradients are scattered, here on CPUs: over a whole slice, in rows, in another order."""
     monkeypatch.setattr(_gather, "find_platform", lambda: "tpu")
     monkeypatch.setattr(_gather, "_SMALLEST_TORUS", 8)
+    monkeypatch.setattr(_gather, "_SMALLEST_SCATTER", 1)
     monkeypatch.setattr(_gather, "_plan_gather", _gather._plan_gather.__wrapped__)  # without the cache
     stored_axes = "data" if "data" in mesh_axes else batch_axes
-    embedding = nym.nn.Embedding.init(Vocab.resize(1280), Embed.resize(64), key=jax.random.key(0))
-    model = Table(embedding, nym.random.normal(jax.random.key(1), Embed.resize(64)))
-    tokens = nym.random.randint(jax.random.key(2), {"batch": 16, "pos": 2}, 0, 1280)
+    embedding = nym.nn.Embedding.init(Vocab.resize(vocab), Embed.resize(embed), key=jax.random.key(0))
+    model = Table(embedding, nym.random.normal(jax.random.key(1), Embed.resize(embed)))
+    tokens = nym.random.randint(jax.random.key(2), {"batch": 16, "pos": 2}, 0, vocab)
 
     def step(model, tokens):
         return nym.microbatch(jax.value_and_grad(Table.compute_loss), "batch", microbatches)(model, tokens)

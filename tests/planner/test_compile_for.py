@@ -376,7 +376,7 @@ def test_program_for_tpus_scatters_gradients_and_fits_or_not():
 
 
 @needs_libtpu
-@pytest.mark.parametrize("vocab", [2048, 1280])  # the second one is no multiple of 1,024, of which libtpu makes tiles
+@pytest.mark.parametrize("vocab", [2048, 1280, 257 * 128])  # libtpu makes no tiles of the last one
 def test_gradients_of_a_whole_torus_are_scattered(vocab):
     layer = jax.eval_shape(
         lambda key: nym.nn.Linear.init(nym.Axis("embed", 1024), nym.Axis("vocab", vocab), key=key, use_bias=False),
@@ -395,7 +395,7 @@ def test_gradients_of_a_whole_torus_are_scattered(vocab):
     report = communication_report(compile_for(step, layer, x, mesh=mesh, cache=False))
     backward = [one for one in report.collectives if one.run_in == "backward"]
     assert [one.kind for one in backward if one.kind != "collective-permute"] == ["reduce-scatter", "reduce-scatter"]
-    assert sum(one.sent_bytes for one in backward) < 1.01 * 1024 * vocab * 4
+    assert sum(one.sent_bytes for one in backward) < 1.05 * 1024 * vocab * 4
 
 
 @needs_gpu_plugins

@@ -329,6 +329,52 @@ def test_without_a_mapping_the_fullest_device_counts():
     assert (explanation.bytes, explanation.bytes_per_device, explanation.devices, explanation.mesh) == (44, 24, 2, {})
 
 
+@pytest.mark.parametrize(
+    ("axis_types", "expected"),
+    [
+        ("auto", "added up over replica x data; each device keeps its part over data"),
+        ("explicit", "scattered over data, then added up over replica"),
+    ],
+)
+def test_the_gradient_of_a_stored_parameter_is_added_up_where_the_program_does_so(axis_types, expected):
+    parameters = {"weight": struct(mlp=16, embed=8), "bias": struct(mlp=16), "count": struct(jnp.int32, embed=8)}
+    compute = {"batch": ("replica", "data"), "heads": "model"}
+    stored = {**compute, "embed": "data"}
+    mesh = nym.create_mesh((2, 2, 2), ("replica", "data", "model"), axis_types=axis_types)
+    explained = nym.explain(parameters, stored, mesh, compute_mapping=compute)
+    gradients = {leaf.path: leaf.gradient for leaf in explained.leaves}
+    assert gradients == {"['weight']": expected, "['bias']": "added up over replica x data", "['count']": None}
+    assert f"gradient {expected}" in " ".join(str(explained).split())
+
+    def step(weight: Any) -> Any:
+        layer = nym.nn.Linear.init(nym.Axis("embed", 8), nym.Axis("mlp", 16), key=jax.random.key(0), use_bias=False)
+        x = nym.shard(nym.ones({"batch": 8, "embed": 8}))
+        return jax.grad(lambda weight: nym.mean(dataclasses.replace(layer, weight=weight)(x) ** 2).scalar())(weight)
+
+    with jax.set_mesh(mesh):
+        report = nym.planner.communication_report(nym.fsdp(step, stored, compute), parameters["weight"])
+    sums = {(sent.kind, sent.mesh_axes) for sent in report.collectives if sent.run_in == "backward"}
+    if axis_types == "auto":
+        assert sums == {("all-reduce", ("replica", "data"))}
+    else:
+        assert sums == {("reduce-scatter", ("data",)), ("all-reduce", ("replica",))}
+
+
+def test_the_gradient_over_a_whole_slice_of_tpus_is_scattered_in_rounds():
+    mesh = nym.create_mesh({"data": 64}, axis_types="explicit", devices=nym.planner.described_devices("v5e:8x8"))
+    (leaf,) = nym.explain(struct(embed=64), {"embed": "data"}, mesh, compute_mapping={"batch": "data"}).leaves
+    assert leaf.gradient == "scattered over data in 2 rounds"
+
+
+def test_a_mapping_for_computing_that_does_not_fit_is_told_and_one_alone_is_refused(mesh):
+    parameter = struct(mlp=3, embed=8)
+    (leaf,) = nym.explain(parameter, {"embed": "data"}, mesh, compute_mapping={"batch": "data", "mlp": "model"}).leaves
+    assert leaf.gradient is not None
+    assert leaf.gradient.startswith("`compute_mapping` does not fit: axis 'mlp' has size 3, which is not divisible")
+    with pytest.raises(ValueError, match=r"`explain` takes a `compute_mapping` beside the mapping"):
+        nym.explain(parameter, compute_mapping={"batch": "data"})
+
+
 def test_a_mapping_needs_a_mesh():
     with pytest.raises(ValueError, match=r"`explain` with a mapping needs a mesh; set one .* or pass"):
         nym.explain(struct(embed=8), {"embed": "data"})

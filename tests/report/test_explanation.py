@@ -213,6 +213,7 @@ def test_plain_values_survive_json():
         "replicated_bytes": 0,
         "now": None,
         "error": None,
+        "gradient": None,
     }
     assert values["leaves"][2]["spec"] is None
     assert list(values["problems"]) == ["['c']"]
