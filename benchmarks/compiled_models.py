@@ -1,9 +1,9 @@
 """What the models in `examples/models` and those by hand send between devices, on TPUs that are not there.
 
 `AXONYM_LIBTPU=FOLDER python -m benchmarks.compiled_models [--only NAME ...] [--page FILE]` compiles a step of each
-model in `benchmarks/performance/models.py` in both forms, small but sharded over all axes of a mesh of eight devices,
-and counts collectives and their bytes. `make tpu` fills the folder. With `--page`, the table replaces the one in a page
-of the documentation.
+model in `benchmarks/performance/models.py` by hand and with names, on Auto and on Explicit meshes, small but sharded
+over all axes of a mesh of eight devices, and counts collectives and the bytes that a device sends. `make tpu` fills the
+folder. With `--page`, the table replaces the one in a page of the documentation.
 """
 
 import argparse
@@ -11,9 +11,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.hlo import KINDS, Program
+from axonym.planner._program._collectives import COLLECTIVE_KINDS
+from axonym.planner._program._hlo_program import HloProgram
 
-from .compiled_steps import compile_apart, count_collectives, format_versions, replace_table
+from .compiled_steps import AXIS_TYPES, CONTENDERS, compile_apart, count_collectives, format_versions, replace_table
 
 
 TOPOLOGY = "v5e:2x4"
@@ -39,7 +40,7 @@ def choose_mesh(sizes: Mapping[str, int]) -> tuple[dict[str, int], dict[str, str
 
 
 def compile_steps(name: str) -> dict[str, dict[str, tuple[int, int]]]:
-    """Returns how many collectives of each kind the step of each contender has, and their bytes."""
+    """Returns how often collectives of each kind run in the step of each contender, and what a device sends."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -51,31 +52,40 @@ def compile_steps(name: str) -> dict[str, dict[str, tuple[int, int]]]:
     sizes = choose_sizes(model.sizes)
     mesh_axes, compute = choose_mesh(sizes)
     stored = {**compute, "embed": "data"}
-    devices = topologies.get_topology_desc(TOPOLOGY, "tpu").devices
-    mesh = jax.sharding.Mesh(mesh_utils.create_device_mesh(tuple(mesh_axes.values()), devices), tuple(mesh_axes))
-    by_hand = model.by_hand(sizes, stored, compute, jnp.bfloat16, mesh, **model.options)
-    found = {"by hand": by_hand.make_train_step(optimizer).lower(*by_hand.make_shapes(optimizer)).compile()}
-    with jax.set_mesh(mesh):
-        step, shapes = make_named_step(model, sizes, stored, compute, optimizer)
-        found["Axonym"] = step.lower(*shapes).compile()
-    return {who: count_collectives(Program(compiled.as_text() or "")) for who, compiled in found.items()}
+    topology = topologies.get_topology_desc(TOPOLOGY, "tpu").devices
+    devices = mesh_utils.create_device_mesh(tuple(mesh_axes.values()), topology)
+    counts: dict[str, dict[str, tuple[int, int]]] = {}
+    for who, axis_type in AXIS_TYPES.items():
+        axis_types = (jax.sharding.AxisType[axis_type.title()],) * len(mesh_axes)
+        mesh = jax.sharding.Mesh(devices, tuple(mesh_axes), axis_types=axis_types)
+        if who == "by hand":
+            by_hand = model.by_hand(sizes, stored, compute, jnp.bfloat16, mesh, **model.options)
+            compiled = by_hand.make_train_step(optimizer).lower(*by_hand.make_shapes(optimizer)).compile()
+        else:
+            with jax.set_mesh(mesh):
+                step, shapes = make_named_step(model, sizes, stored, compute, optimizer)
+                compiled = step.lower(*shapes).compile()
+        counts[who] = count_collectives(HloProgram(compiled.as_text() or ""), devices.size)
+    return counts
 
 
-def format_table(found: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]]) -> str:
-    """Returns the table in Markdown: for each model and each kind of collective, the figures of both contenders."""
+def format_table(counts: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]]) -> str:
+    """Returns the table in Markdown: for each model and each kind of collective, the figures of all contenders."""
+    by_hand, *named = CONTENDERS
     lines = [
-        "| model | | runs by hand | runs, Axonym | bytes by hand | bytes, Axonym | ratio |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        f"| model | | {by_hand} | | {' | '.join(f'{who} | | ratio' for who in named)} |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, by_contender in found.items():
-        by_hand, axonym = (by_contender[who] for who in ("by hand", "Axonym"))
-        title = name
-        for kind in (kind for kind in KINDS if kind in by_hand or kind in axonym):
-            (count, size), (own_count, own_size) = by_hand.get(kind, (0, 0)), axonym.get(kind, (0, 0))
-            ratio = f"{own_size / size:.3f}" if size else "-"
-            shown = (f"{one / 2**20:.3f} MiB" for one in (size, own_size))
-            lines.append(f"| {title} | {kind} | {count} | {own_count} | {' | '.join(shown)} | {ratio} |")
-            title = ""
+    for title, by_contender in counts.items():
+        for kind in COLLECTIVE_KINDS:
+            if any(kind in kinds for kinds in by_contender.values()):
+                runs, reference = by_contender[by_hand].get(kind, (0, 0))
+                cells = [title, kind, str(runs), f"{reference / 2**20:.3f} MiB"]
+                for who in named:
+                    runs, size = by_contender[who].get(kind, (0, 0))
+                    cells += [str(runs), f"{size / 2**20:.3f} MiB", f"{size / reference:.3f}" if reference else "-"]
+                lines.append(f"| {' | '.join(cells)} |")
+                title = ""
     return "\n".join([f"Measured {format_versions()}.", "", *lines])
 
 

@@ -1,8 +1,9 @@
 """What XLA makes of a train step of Llama with names and of the same step by hand, for devices that are not there.
 
 `python -m benchmarks.compiled_steps [--only NAME ...] [--page FILE]` compiles the step of `examples/models/llama.py`
-and that of `by_hand/llama.py` from the description of devices alone, each in a process of its own, and compares what
-they send between devices, the memory of a device, and XLA's own estimate of cycles on TPUs. The CPU time of tracing and
+on Auto and on Explicit meshes, and that of `by_hand/llama.py`, from the description of devices alone, each in a process
+of its own. It compares what they send between devices, the memory of a device, and XLA's own estimate of cycles on
+TPUs. The CPU time of tracing and
 lowering is measured in turns in one process. `make tpu` and `make gpu-plugins` install the compilers, into the folders
 that AXONYM_LIBTPU and AXONYM_GPU_PLUGINS name. A compilation takes up to three minutes of CPU time; nothing is run.
 With `--page`, the table replaces the one in a page of the documentation.
@@ -28,13 +29,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from axonym.planner._compiler._compiler_process import PLUGINS, find_plugin_folder, make_environment
-from tests.hlo import KINDS, Program
+from axonym.planner._program._collectives import COLLECTIVE_KINDS, ArgumentAxes, SliceGroups, list_collectives
+from axonym.planner._program._hlo_program import HloProgram
 
 
 ROOT = Path(__file__).parents[1]
 H100 = Path(__file__).with_name("h100.txtpb")  # what XLA knows of this GPU
-CONTENDERS = ("by hand", "Axonym")
+AXIS_TYPES = {"by hand": "auto", "Axonym, Auto": "auto", "Axonym, Explicit": "explicit"}  # by contender
+CONTENDERS = tuple(AXIS_TYPES)
 TIMED = 15  # how often each step is traced and lowered
 SMALL = {"vocab": 128256, "layers": 32, "embed": 4096, "heads": 8, "group": 4, "head_dim": 128, "mlp": 14336}
 LARGE = {"vocab": 128256, "layers": 80, "embed": 8192, "heads": 8, "group": 8, "head_dim": 128, "mlp": 28672}
@@ -79,12 +84,12 @@ CASES = {
     "70b-h100-fsdp": Case("70B, FSDP 64", "h100:8x8", LARGE, (64, 1), FSDP, 4096),
     "70b-h100-tensor": Case("70B, FSDP 8 x TP 8", "h100:8x8", LARGE, (8, 8), TENSOR, 4096),
 }
-FIGURES = ("collective bytes", "argument bytes", "temporary bytes", "device bytes", "cycles", "trace and lower")
+FIGURES = ("sent bytes", "argument bytes", "temporary bytes", "device bytes", "cycles", "trace and lower")
 
 
-def make_mesh(case: Case) -> Any:
+def make_mesh(case: Case, axis_type: str) -> Any:
     from jax.experimental import mesh_utils, topologies
-    from jax.sharding import Mesh
+    from jax.sharding import AxisType, Mesh
 
     options: dict[str, Any]
     if case.is_gpu:
@@ -94,7 +99,8 @@ def make_mesh(case: Case) -> Any:
         name, platform = case.topology, "tpu"
         options = {} if case.wrap is None else {"wrap": list(case.wrap)}
     devices = topologies.get_topology_desc(name, platform, **options).devices
-    return Mesh(mesh_utils.create_device_mesh(case.mesh, devices, allow_split_physical_axes=True), ("data", "model"))
+    devices = mesh_utils.create_device_mesh(case.mesh, devices, allow_split_physical_axes=True)
+    return Mesh(devices, ("data", "model"), axis_types=(AxisType[axis_type.title()],) * 2)
 
 
 def make_step(who: str, case: Case, mesh: Any, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -105,7 +111,7 @@ def make_step(who: str, case: Case, mesh: Any, optimizer: Any) -> tuple[Any, tup
 
     model, sizes = MODELS["Llama"], {**case.sizes, "batch": case.mesh[0], "pos": case.pos}
     stored = {**case.compute, "embed": "data"}
-    if who == "Axonym":
+    if who != "by hand":
         llama: Any = importlib.import_module("examples.models.llama")
         llama.attend = functools.partial(llama.attend, implementation="plain")  # XLA has no estimate of kernels
         return make_named_step(model, sizes, stored, case.compute, optimizer)
@@ -118,9 +124,9 @@ def make_lowering(who: str, case: Case) -> Callable[[], Any]:
     import jax
     import optax
 
-    mesh, optimizer = make_mesh(case), optax.adamw(3e-4, b2=0.95, weight_decay=0.1)
+    mesh, optimizer = make_mesh(case, AXIS_TYPES[who]), optax.adamw(3e-4, b2=0.95, weight_decay=0.1)
     # The step by hand has shardings of its own.
-    activate = functools.partial(jax.set_mesh, mesh) if who == "Axonym" else contextlib.nullcontext
+    activate = functools.partial(jax.set_mesh, mesh) if who != "by hand" else contextlib.nullcontext
     with activate():
         step, shapes = make_step(who, case, mesh, optimizer)
 
@@ -136,7 +142,7 @@ def compile_step(who: str, case: Case) -> dict[str, float]:
     compiled = make_lowering(who, case)().compile()
     memory: Any = compiled.memory_analysis()
     return {
-        **read_program(compiled.as_text() or ""),
+        **read_program(compiled.as_text() or "", case.mesh[0] * case.mesh[1]),
         "argument bytes": memory.argument_size_in_bytes,
         "temporary bytes": memory.temp_size_in_bytes,
         "device bytes": memory.argument_size_in_bytes
@@ -147,14 +153,16 @@ def compile_step(who: str, case: Case) -> dict[str, float]:
 
 
 def time_lowering(case: Case) -> dict[str, float]:
-    """Returns the CPU time in which each contender traces and lowers, in the turn whose ratio is the median.
+    """Returns the CPU time in which each contender traces and lowers: by hand the median, of others that times a ratio.
 
-    Other work on the machine slows down both contenders of a turn, and so changes their ratio less than either time.
+    The ratio is the median of those in one turn: other work on the machine slows down all contenders of a turn, and so
+    changes their ratios less than their times.
     """
     lowering = [make_lowering(who, case) for who in CONTENDERS]
-    turns = [tuple(map(time_call, lowering)) for _ in range(TIMED + 1)]
-    by_ratio = sorted(turns[1:], key=lambda turn: turn[1] / turn[0])  # the first time, modules are imported
-    return dict(zip(CONTENDERS, by_ratio[TIMED // 2], strict=True))
+    turns = np.array([[time_call(lower) for lower in lowering] for _ in range(TIMED + 1)])
+    turns = turns[1:]  # the first time, modules are imported
+    ratios = np.median(turns / turns[:, :1], axis=0)
+    return dict(zip(CONTENDERS, (ratios * np.median(turns[:, 0])).tolist(), strict=True))
 
 
 def time_call(lower: Callable[[], Any]) -> float:
@@ -171,25 +179,25 @@ def time_call(lower: Callable[[], Any]) -> float:
     return taken
 
 
-def read_program(text: str) -> dict[str, float]:
-    """Returns the bytes that each kind of collective gives to a device, and the cycles that XLA estimates for TPUs."""
-    program = Program(text)
-    found = {kind: size for kind, (_, size) in count_collectives(program).items()}
+def read_program(text: str, devices: int) -> dict[str, float]:
+    """Returns the bytes that a device sends in each kind of collective, and the cycles that XLA estimates for TPUs."""
+    program = HloProgram(text)
+    sent_bytes = {kind: size for kind, (_, size) in count_collectives(program, devices).items()}
     cycles = 0
-    for one in program.instructions:
-        if estimated := re.search(r'"estimated_cycles":"(\d+)"', one.attributes):
-            cycles += int(estimated[1]) * program.count_runs(one.computation)
-    return {**found, "collective bytes": sum(found.values()), **({"cycles": cycles} if cycles else {})}
+    for instruction in program.instructions:
+        if estimated := re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes):
+            cycles += int(estimated[1]) * program.count_runs(instruction.computation)
+    return {**sent_bytes, "sent bytes": sum(sent_bytes.values()), **({"cycles": cycles} if cycles else {})}
 
 
-def count_collectives(program: Program) -> dict[str, tuple[int, int]]:
-    """Returns how often each kind of collective runs, and the bytes that a device gets from it."""
+def count_collectives(program: HloProgram, devices: int) -> dict[str, tuple[int, int]]:
+    """Returns how often each kind of collective runs, and the bytes that a device sends in it over rings of devices."""
     counts: collections.Counter[str] = collections.Counter()
     sizes: collections.Counter[str] = collections.Counter()
-    for one in program.collectives():
-        counts[one.kind] += one.times
-        sizes[one.kind] += one.times * sum(array.bytes for array in one.results)
-    return {kind: (counts[kind], sizes[kind]) for kind in KINDS if counts[kind]}
+    for collective in list_collectives(program, {}, devices, ArgumentAxes(), SliceGroups()):
+        counts[collective.kind] += collective.runs
+        sizes[collective.kind] += collective.runs * collective.sent_bytes
+    return {kind: (counts[kind], sizes[kind]) for kind in COLLECTIVE_KINDS if counts[kind]}
 
 
 def compile_apart(module: str, *what: str, is_gpu: bool = False) -> Any:
@@ -198,25 +206,27 @@ def compile_apart(module: str, *what: str, is_gpu: bool = False) -> Any:
     plugin = PLUGINS[platform]
     if not find_plugin_folder(plugin):
         raise SystemExit(f"{plugin.variable} is the folder of a compiler, which `make {plugin.make_target}` fills")
-    environment = make_environment(platform)
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment["PYTHONPATH"]])
     with tempfile.TemporaryDirectory() as folder:
+        environment = make_environment(platform, folder)
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment["PYTHONPATH"]])
         into = Path(folder) / "figures.json"
         arguments = [sys.executable, "-m", module, "--compile", *what, str(into)]
         subprocess.run(arguments, env=environment, check=True)
         return json.loads(into.read_text())
 
 
-def format_rows(title: str, by_hand: Mapping[str, float], axonym: Mapping[str, float]) -> list[str]:
-    """Returns the rows of the table for one step; kinds of collectives that neither has are left out."""
+def format_rows(title: str, figures: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Returns the rows of the table for one step; kinds of collectives that no contender has are left out."""
+    by_hand, *named = figures.values()
     rows = []
-    for unit in (*KINDS, *FIGURES):
-        if unit in by_hand or unit in axonym:
-            reference, own = by_hand.get(unit, 0), axonym.get(unit, 0)
-            ratio = f"{own / reference:.3f}" if reference else "-"
-            rows.append(
-                f"| {title} | {unit} | {format_figure(unit, reference)} | {format_figure(unit, own)} | {ratio} |"
-            )
+    for unit in (*COLLECTIVE_KINDS, *FIGURES):
+        if any(unit in contender for contender in figures.values()):
+            reference = by_hand.get(unit, 0)
+            cells = [title, unit, format_figure(unit, reference)]
+            for contender in named:
+                value = contender.get(unit, 0)
+                cells += [format_figure(unit, value), f"{value / reference:.3f}" if reference else "-"]
+            rows.append(f"| {' | '.join(cells)} |")
             title = ""
     return rows
 
@@ -228,11 +238,15 @@ def format_figure(unit: str, value: float) -> str:
 
 
 def format_table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """Returns the table in Markdown: for each step, the figures of both contenders."""
-    lines = ["| step | | by hand | Axonym | ratio |", "|---|---|---:|---:|---:|"]
-    for name, found in results.items():
+    """Returns the table in Markdown: for each step, the figures of all contenders."""
+    by_hand, *named = CONTENDERS
+    lines = [
+        f"| step | | {by_hand} | {' | '.join(f'{who} | ratio' for who in named)} |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, figures in results.items():
         case = CASES[name]
-        lines += format_rows(f"{case.title}, {case.topology}", *(found[who] for who in CONTENDERS))
+        lines += format_rows(f"{case.title}, {case.topology}", {who: figures[who] for who in CONTENDERS})
     return "\n".join([f"Measured {format_versions()}.", "", *lines])
 
 

@@ -4,16 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from axonym.planner._program._hlo_program import HloProgram
 from benchmarks import compiled_models
 from benchmarks.compiled_models import choose_mesh, format_table
 from benchmarks.compiled_steps import count_collectives, replace_table
 from benchmarks.performance.models import MODELS
 from tests.benchmarks.test_compiled_steps import PROGRAM
-from tests.hlo import Program
 
 
 def test_collectives_of_loops_count_as_often_as_they_run():
-    assert count_collectives(Program(PROGRAM)) == {"all-gather": (3, 3 * 8 * 4), "reduce-scatter": (3, 3 * 2 * 4)}
+    counts = count_collectives(HloProgram(PROGRAM), devices=4)
+    assert counts == {"all-gather": (3, 3 * 6 * 4), "reduce-scatter": (3, 3 * 6 * 4)}
 
 
 def test_each_axis_of_a_model_is_divisible_by_its_mesh_axis():
@@ -26,10 +27,12 @@ def test_each_axis_of_a_model_is_divisible_by_its_mesh_axis():
 
 
 def test_table_has_a_line_for_each_kind_of_collective():
-    by_hand, axonym = {"all-gather": (4, 2**20)}, {"all-gather": (5, 2**19), "all-to-all": (1, 2**10)}
-    rows = format_table({"Some": {"by hand": by_hand, "Axonym": axonym}}).splitlines()[-2:]
-    assert rows[0] == "| Some | all-gather | 4 | 5 | 1.000 MiB | 0.500 MiB | 0.500 |"
-    assert rows[1] == "|  | all-to-all | 0 | 1 | 0.000 MiB | 0.001 MiB | - |"
+    gather = {"all-gather": (4, 2**20)}
+    explicit = {"all-gather": (5, 2**19), "all-to-all": (1, 2**10)}
+    counts = {"by hand": gather, "Axonym, Auto": gather, "Axonym, Explicit": explicit}
+    rows = format_table({"Some": counts}).splitlines()[-2:]
+    assert rows[0] == "| Some | all-gather | 4 | 1.000 MiB | 4 | 1.000 MiB | 1.000 | 5 | 0.500 MiB | 0.500 |"
+    assert rows[1] == "|  | all-to-all | 0 | 0.000 MiB | 0 | 0.000 MiB | - | 1 | 0.001 MiB | - |"
 
 
 def test_documentation_has_the_place_of_the_table_of_models():
