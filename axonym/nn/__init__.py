@@ -39,6 +39,7 @@ from ._attention._attention import (
     dot_product_attention as dot_product_attention,
     explain_attention as explain_attention,
 )
+from ._attention._context import zigzag_positions as zigzag_positions
 from ._attention._kv_cache import KVCache as KVCache
 from ._attention._mask import AttentionMask as AttentionMask, causal_mask as causal_mask
 from ._conv import Conv as Conv, ConvTranspose as ConvTranspose

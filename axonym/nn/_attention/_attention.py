@@ -12,6 +12,7 @@ from ...named._array import NamedArray
 from ...named._axis import AxisSelection, AxisSelector
 from ...named._named_call import enter_function_scope
 from ._blocked import attend_in_blocks
+from ._context import ContextChoice, attend_by_heads, attend_in_ring, choose_context
 from ._inputs import AttentionInputs, parse_attention_inputs
 from ._kernels import attend_by_jax, attend_by_splash, find_cudnn_obstacle, find_jax_obstacle, find_splash_obstacle
 from ._mask import AttentionMask
@@ -105,6 +106,8 @@ class AttentionChoice:
         implementation: Its name.
         reason: Why it is used.
         others: Pairs of each other implementation and why it is not used.
+        context: How devices exchange keys and values, None if positions are not sharded.
+        context_reason: Why they do it so.
 
     Example:
         >>> import axonym as nym
@@ -116,10 +119,14 @@ class AttentionChoice:
     implementation: str
     reason: str
     others: tuple[tuple[str, str], ...]
+    context: str | None = None
+    context_reason: str = ""
 
     def __str__(self) -> str:
-        """Formats a line for each implementation."""
+        """Formats a line for each implementation, and one for the context."""
         lines = [(f"{self.implementation} (used)", self.reason), *self.others]
+        if self.context is not None:
+            lines.append((f"context {self.context}", self.context_reason))
         width = max(16, *(len(name) + 2 for name, _ in lines))
         return "\n".join(f"{name:<{width}}{reason}" for name, reason in lines)
 
@@ -143,6 +150,8 @@ def dot_product_attention(
     dropout: float = 0.0,
     dropout_key: jax.Array | None = None,
     block_size: int = 512,
+    positions: NamedArray | None = None,
+    context: str = "auto",
 ) -> NamedArray:
     """Averages values by how well their keys match each query (Vaswani et al., 2017).
 
@@ -173,14 +182,23 @@ def dot_product_attention(
             (OpenAI, 2025, gpt-oss). A query that attends to no key attends to its sink alone, and gets zeros.
         dropout: Probability with which a weight is set to zero; the others are scaled by `1 / (1 - dropout)`.
         dropout_key: A random key, needed if `dropout` is not 0.
-        block_size: The number of query and of key positions in a block of the implementation "blocked".
+        block_size: The number of query and of key positions in a block of the implementation "blocked", and of a
+            device in a ring.
+        positions: The position of each query, and of each key, for the mask: an integer array with `QPos` and perhaps
+            other axes of the query. If None, these are 0, 1, and so on.
+        context: How devices that share the positions of a sequence exchange keys and values, if the mapping shards
+            `QPos`: "all_gather" gives each all of them; "ring" sends them around, while each computes with those that
+            it has (Liu et al., 2023); "all_to_all" gives each all positions of a part of the heads (Jacobs et al.,
+            2023); "auto" exchanges heads where that sends less than a gather, and goes around a ring where gathered
+            keys and values would take more than 64 MiB of a device and no kernel computes them.
 
     Returns:
         Array with the axes shared by weights and values, then the remaining axes of the query, then those of the value.
 
     Raises:
         ValueError: If an array lacks one of its axes, `query` has `KPos`, there are no keys, several axes may be that
-            of query positions, a number is out of its range, or the implementation asked for cannot compute this.
+            of query positions, a number is out of its range, or the implementation or the context asked for cannot
+            compute this.
         TypeError: If an array is not named, or `mask` is not boolean.
 
     Example:
@@ -208,14 +226,19 @@ def dot_product_attention(
         dropout=dropout,
         dropout_key=dropout_key,
         block_size=block_size,
+        positions=positions,
     )
-    choice = _choose_implementation(inputs, implementation)
+    context_choice = _choose_context(inputs, context, implementation)
     with enter_function_scope("dot_product_attention", (*inputs.contracted, inputs.key_axis)):
-        return choice.run(inputs)
+        if context_choice.context == "ring":
+            return attend_in_ring(inputs)
+        if context_choice.context == "all_to_all":
+            return attend_by_heads(inputs, lambda part: _choose_implementation(part, implementation).run(part))
+        return _choose_implementation(inputs, implementation).run(inputs)
 
 
 def explain_attention(
-    *args: Any, implementation: str = "auto", block_size: int = 512, **options: Any
+    *args: Any, implementation: str = "auto", block_size: int = 512, context: str = "auto", **options: Any
 ) -> AttentionChoice:
     """Returns which implementation `dot_product_attention` uses for the same arguments, and why; nothing is computed.
 
@@ -223,10 +246,12 @@ def explain_attention(
         *args: As for `dot_product_attention`; arrays may be `jax.ShapeDtypeStruct`s with names.
         implementation: As for `dot_product_attention`.
         block_size: As for `dot_product_attention`.
+        context: As for `dot_product_attention`.
         **options: As for `dot_product_attention`.
 
     Returns:
-        An object with the fields `implementation`, `reason` and `others`, which prints as a table.
+        An object with the fields `implementation`, `reason`, `others`, `context` and `context_reason`, which prints as
+        a table.
 
     Raises:
         ValueError: As `dot_product_attention` does.
@@ -255,7 +280,15 @@ def explain_attention(
         for candidate in IMPLEMENTATIONS
         if candidate is not choice
     ]
-    return AttentionChoice(choice.name, reason, tuple(others))
+    return AttentionChoice(choice.name, reason, tuple(others), *_choose_context(inputs, context, implementation))
+
+
+def _choose_context(inputs: AttentionInputs, context: str, implementation: str) -> ContextChoice:
+    """Returns how devices exchange keys and values, if an implementation is asked for; see `choose_context`."""
+    name = implementation
+    if implementation == "auto" and context == "auto":
+        name = _choose_implementation(inputs, "auto").name
+    return choose_context(inputs, context, name)
 
 
 def _choose_implementation(inputs: AttentionInputs, name: str) -> Implementation:

@@ -9,6 +9,7 @@ of it. In the last block, positions that the one before has too get a score of m
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +34,7 @@ from ._scores import apply_sinks, cap_scores, draw_dropout_mask, get_masked_scor
 
 
 @dataclasses.dataclass(frozen=True)
-class _BlockAxes:
+class BlockAxes:
     """The axes of query and key positions with the size of a block, and whether the last block overlaps."""
 
     QPos: Axis | None
@@ -41,7 +42,7 @@ class _BlockAxes:
     is_overlapping: bool
 
 
-class _Starts(NamedTuple):
+class BlockStarts(NamedTuple):
     """The first positions of a block, and its first ones that are not in the block before; or arrays, of all blocks."""
 
     query: Any
@@ -52,24 +53,13 @@ class _Starts(NamedTuple):
 
 def attend_in_blocks(inputs: AttentionInputs) -> NamedArray:
     """Computes attention block by block."""
-    axes, starts = _plan_blocks(inputs)
-
-    def replicate_keys(x: Any) -> Any:
-        """Renames the axis of key positions to a name that no mapping has, so that arrays are replicated along it."""
-        if not is_named_array(x) or inputs.key_axis not in x.names:
-            return x
-        return constrain_sharding(x.rename({inputs.key_axis: axes.KPos.name}))
-
-    key, value, bias, mask = jax.tree.map(
-        replicate_keys,
-        (cast_array(inputs.key, inputs.dtype), inputs.value, inputs.bias, inputs.mask),
-        is_leaf=is_named_array,
-    )
+    axes, starts = plan_blocks(inputs)
     # The scale is part of the query now, and sinks follow below.
     operands = dataclasses.replace(inputs, query=inputs.scale_query(), scale=None, sinks=None)
-    operands = dataclasses.replace(operands, key=key, value=value, bias=bias, mask=mask, key_axis=axes.KPos.name)
+    operands = prepare_operands(operands, axes)
+    value = operands.value
     averages, log_sums = cached_jit(_attend_blocks, axes)(operands, starts)
-    if mask is not None:
+    if inputs.mask is not None:
         # A query without keys gets the average of all values, as in plain attention; see `get_masked_score`.
         is_empty = log_sums <= get_masked_score(log_sums)
         averages = where(is_empty, cast_array(value.mean(axes.KPos.name), averages.dtype), averages)
@@ -78,7 +68,23 @@ def attend_in_blocks(inputs: AttentionInputs) -> NamedArray:
     return constrain_sharding(averages)
 
 
-def _plan_blocks(inputs: AttentionInputs) -> tuple[_BlockAxes, _Starts]:
+def prepare_operands(inputs: AttentionInputs, axes: BlockAxes) -> AttentionInputs:
+    """Returns inputs with the axis of key positions named as that of a block.
+
+    No mapping has that name, so that arrays are replicated along it.
+    """
+
+    def rename_keys(x: Any) -> Any:
+        if not is_named_array(x) or inputs.key_axis not in x.names:
+            return x
+        return constrain_sharding(x.rename({inputs.key_axis: axes.KPos.name}))
+
+    operands = dataclasses.replace(inputs, key=cast_array(inputs.key, inputs.dtype))
+    operands = jax.tree.map(rename_keys, operands, is_leaf=is_named_array)
+    return dataclasses.replace(operands, key_axis=axes.KPos.name)
+
+
+def plan_blocks(inputs: AttentionInputs) -> tuple[BlockAxes, BlockStarts]:
     """Returns the axes of a block, and the starts of all blocks in which a query may attend to a key."""
     KPos = inputs.key.resolve_axis(inputs.key_axis)
     QPos = None if inputs.query_axis is None else inputs.query.resolve_axis(inputs.query_axis)
@@ -101,11 +107,11 @@ def _plan_blocks(inputs: AttentionInputs) -> tuple[_BlockAxes, _Starts]:
         is_needed &= inputs.mask.bound_block(query_bounds, key_bounds)[0]
     is_overlapping = bool(query_size % query_block_size or KPos.size % key_block.size)
     starts = [array[is_needed].astype(np.int32) for array in (query, key, new_query, new_key)]
-    return _BlockAxes(query_block, key_block, is_overlapping), _Starts(*starts)
+    return BlockAxes(query_block, key_block, is_overlapping), BlockStarts(*starts)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend_blocks(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts) -> tuple[NamedArray, NamedArray]:
+def _attend_blocks(axes: BlockAxes, operands: AttentionInputs, starts: BlockStarts) -> tuple[NamedArray, NamedArray]:
     """Returns the averages of values, and the logarithms of the sums of exponentials of scores.
 
     Args:
@@ -116,13 +122,20 @@ def _attend_blocks(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts)
     return _attend_forward(axes, operands, starts)[0]
 
 
-def _attend_forward(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts) -> tuple[Any, Any]:
+def _attend_forward(axes: BlockAxes, operands: AttentionInputs, starts: BlockStarts) -> tuple[Any, Any]:
+    averages, log_sums = average_blocks(axes, operands, starts)
+    averages = cast_array(averages, operands.value.dtype)
+    return (averages, log_sums), (operands, starts, averages, log_sums)
+
+
+def average_blocks(axes: BlockAxes, operands: AttentionInputs, starts: BlockStarts) -> tuple[NamedArray, NamedArray]:
+    """Returns what `_attend_blocks` does, with averages in the element type of the sums."""
     value, key_axis = operands.value, operands.key_axis
     # Products with one key have the axes and the dtype of the sums; their values are not used.
     sums_like = _multiply_named(operands, operands.query, operands.key[key_axis, 0], operands.contracted)
     averages_like = dot(sums_like, cast_array(value[key_axis, 0], sums_like.dtype), axis=())
 
-    def add_block(state: Any, block: _Starts) -> tuple[Any, None]:
+    def add_block(state: Any, block: BlockStarts) -> tuple[Any, None]:
         highest, total, averages = (_slice_block(axes, x, block) for x in state)
         scores, _ = _score_block(axes, operands, block)
         new_highest = maximum(highest, scores.max(key_axis))
@@ -135,13 +148,42 @@ def _attend_forward(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts
         return tuple(_update_block(axes, x, block, update) for x, update in zip(state, updates, strict=True)), None
 
     initial = full_like(sums_like, get_masked_score(sums_like)), zeros_like(sums_like), zeros_like(averages_like)
+    add_block = _skip_blocks(axes, operands, add_block)
     highest, total, averages = jax.lax.scan(add_block, tuple(map(constrain_sharding, initial)), starts)[0]
-    averages = cast_array(averages / where(total == 0, 1, total), value.dtype)
-    log_sums = highest + log(total)
-    return (averages, log_sums), (operands, starts, averages, log_sums)
+    total = where(total == 0, 1, total)  # if no block was needed, the highest score is that of masked keys
+    return averages / total, highest + log(total)
 
 
-def _attend_backward(axes: _BlockAxes, saved: Any, gradients: tuple[NamedArray, NamedArray]) -> tuple[Any, None]:
+def _skip_blocks(axes: BlockAxes, operands: AttentionInputs, add_block: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a step of the loop over blocks that leaves out those in which no query attends to a key.
+
+    Most are left out before, by the numbers of the mask. This is for masks of positions that are not known before.
+    """
+
+    def add_needed_block(state: Any, block: BlockStarts) -> tuple[Any, None]:
+        is_needed = True
+        if operands.mask is not None:
+            is_needed = operands.mask.is_needed(_locate_mask(axes, block))
+        if is_needed is True:
+            return add_block(state, block)
+        return jax.lax.cond(is_needed, lambda state: add_block(state, block)[0], lambda state: state, state), None
+
+    return add_needed_block
+
+
+def _locate_mask(axes: BlockAxes, block: BlockStarts) -> MaskBlock:
+    take = functools.partial(_slice_block, axes, block=block)
+    return MaskBlock(axes.QPos, axes.KPos, block.query, block.key, take)
+
+
+def attend_backward(
+    axes: BlockAxes, saved: Any, gradients: tuple[NamedArray, NamedArray]
+) -> tuple[AttentionInputs, None]:
+    """Returns the gradients of `_attend_blocks` for its operands.
+
+    The averages and sums that are saved may be those of more keys than the operands have. Then it returns the part of
+    the gradients that comes from the keys of the operands.
+    """
     operands, starts, averages, log_sums = saved
     query, key, value, bias = operands.query, operands.key, operands.value, operands.bias
     d_averages, d_log_sums = gradients
@@ -151,7 +193,7 @@ def _attend_backward(axes: _BlockAxes, saved: Any, gradients: tuple[NamedArray, 
     products = cast_array(d_averages, log_sums.dtype) * cast_array(averages, log_sums.dtype)
     shift = products.sum(_exclude_names(averages.names, log_sums)) - d_log_sums
 
-    def add_block(totals: Any, block: _Starts) -> tuple[Any, None]:
+    def add_block(totals: Any, block: BlockStarts) -> tuple[Any, None]:
         take = functools.partial(_slice_block, axes, block=block)
         scores, slope = _score_block(axes, operands, block)
         weights = exp(scores - take(log_sums))
@@ -170,7 +212,7 @@ def _attend_backward(axes: _BlockAxes, saved: Any, gradients: tuple[NamedArray, 
 
     differentiated = [query, key, value, *(() if bias is None else (bias,))]
     initial = tuple(constrain_sharding(zeros_like(x, log_sums.dtype)) for x in differentiated)
-    totals = jax.lax.scan(add_block, initial, starts)[0]
+    totals = jax.lax.scan(_skip_blocks(axes, operands, add_block), initial, starts)[0]
     d_query, d_key, d_value, *d_bias = (
         cast_array(total, x.dtype) for total, x in zip(totals, differentiated, strict=True)
     )
@@ -186,10 +228,12 @@ def _attend_backward(axes: _BlockAxes, saved: Any, gradients: tuple[NamedArray, 
     return d_operands, None
 
 
-_attend_blocks.defvjp(_attend_forward, _attend_backward)
+_attend_blocks.defvjp(_attend_forward, attend_backward)
 
 
-def _score_block(axes: _BlockAxes, operands: AttentionInputs, block: _Starts) -> tuple[NamedArray, NamedArray | None]:
+def _score_block(
+    axes: BlockAxes, operands: AttentionInputs, block: BlockStarts
+) -> tuple[NamedArray, NamedArray | None]:
     """Returns the scores of a block, and the slope of the soft cap if there is one."""
     take = functools.partial(_slice_block, axes, block=block)
     scores = _multiply_named(operands, take(operands.query), take(operands.key), operands.contracted)
@@ -200,15 +244,14 @@ def _score_block(axes: _BlockAxes, operands: AttentionInputs, block: _Starts) ->
     if operands.bias is not None:
         scores = scores + cast_array(take(operands.bias), scores.dtype)
     if operands.mask is not None:
-        mask_block = MaskBlock(axes.QPos, axes.KPos, block.query, block.key, take)
-        scores = mask_scores(scores, operands.mask.compute_block(mask_block))
+        scores = mask_scores(scores, operands.mask.compute_block(_locate_mask(axes, block)))
     for axis, start, new in ((axes.QPos, block.query, block.new_query), (axes.KPos, block.key, block.new_key)):
         if axes.is_overlapping and axis is not None:
             scores = where(arange(axis, start=start) >= new, scores, -jnp.inf)
     return rearrange(scores, names), slope
 
 
-def _drop_weights(axes: _BlockAxes, operands: AttentionInputs, weights: NamedArray, block: _Starts) -> NamedArray:
+def _drop_weights(axes: BlockAxes, operands: AttentionInputs, weights: NamedArray, block: BlockStarts) -> NamedArray:
     if not operands.dropout:
         return weights
     positions, starts = (axes.KPos,), (block.key,)
@@ -228,13 +271,13 @@ def _exclude_names(names: Names, x: NamedArray) -> Names:
     return tuple(name for name in names if name not in x.names)
 
 
-def _slice_block(axes: _BlockAxes, x: NamedArray, block: _Starts) -> NamedArray:
+def _slice_block(axes: BlockAxes, x: NamedArray, block: BlockStarts) -> NamedArray:
     """Returns the part of an array that belongs to a block."""
     starts, sizes = _locate_block(axes, x, block)
     return x if sizes == x.array.shape else with_array(x, jax.lax.dynamic_slice(x.array, starts, sizes))
 
 
-def _update_block(axes: _BlockAxes, x: NamedArray, block: _Starts, update: NamedArray) -> NamedArray:
+def _update_block(axes: BlockAxes, x: NamedArray, block: BlockStarts, update: NamedArray) -> NamedArray:
     """Returns an array with an update in place of a block."""
     update = cast_array(rearrange(update, x.names), x.dtype)
     starts, sizes = _locate_block(axes, x, block)
@@ -243,7 +286,7 @@ def _update_block(axes: _BlockAxes, x: NamedArray, block: _Starts, update: Named
     return with_array(x, jax.lax.dynamic_update_slice(x.array, update.array, starts))
 
 
-def _locate_block(axes: _BlockAxes, x: NamedArray, block: _Starts) -> tuple[list[Any], tuple[int, ...]]:
+def _locate_block(axes: BlockAxes, x: NamedArray, block: BlockStarts) -> tuple[list[Any], tuple[int, ...]]:
     """Returns where a block starts along each dimension of an array, and its shape."""
     starts, sizes = {axes.KPos.name: block.key}, {axes.KPos.name: axes.KPos.size}
     if axes.QPos is not None:

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from ...named._arguments import check_dtype, check_integer, check_number
 from ...named._array import NamedArray, is_named_array
-from ...named._axis import AxisSelection, AxisSelector, Names, axis_name, check_matching_sizes, parse_selection
+from ...named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, check_matching_sizes, parse_selection
 from ...named._base import format_shape
 from ...named._format import format_axes
 from ...random._keys import as_plain_key
 from .._layer import cast_array, check_input
-from ._mask import AttentionMask, MaskBlock, as_attention_mask
+from ._mask import AttentionMask, MaskBlock, PlacedMask, as_attention_mask
 
 
 # A plain dataclass, because a module of Equinox enters several Python functions for each field that it sets.
@@ -102,6 +102,7 @@ def parse_attention_inputs(
     dropout: float = 0.0,
     dropout_key: jax.Array | None = None,
     block_size: int = 512,
+    positions: NamedArray | None = None,
 ) -> AttentionInputs:
     """Returns the arguments of `dot_product_attention`, checked, with names in place of axes."""
     check_input("dot_product_attention (query)", query, Key)
@@ -128,6 +129,8 @@ def parse_attention_inputs(
     query_axis = _find_query_axis(QPos, query, key, mask)
     if mask is not None:
         mask = as_attention_mask(mask).bind_axes(query_axis, key_axis)
+    if positions is not None:
+        mask = _place_mask(mask, positions, query, query_axis, key.resolve_axis(key_axis))
     # A block that is sliced from an array hides that the array has another size.
     operands = jax.tree.leaves((query, key, bias, scale, mask), is_leaf=is_named_array)
     check_matching_sizes(*((x.names, x.array.shape) for x in operands if is_named_array(x)))
@@ -167,6 +170,22 @@ def parse_attention_inputs(
         dropout=dropout,
         block_size=check_integer("dot_product_attention: `block_size`", block_size, 1),
     )
+
+
+def _place_mask(
+    mask: AttentionMask | None, positions: NamedArray, query: NamedArray, query_axis: str | None, KPos: Axis
+) -> AttentionMask | None:
+    """Returns a mask that compares given positions of queries, and of keys that are in the same order."""
+    check_input("dot_product_attention (positions)", positions, query_axis or ())
+    if not jnp.issubdtype(positions.dtype, jnp.integer):
+        raise TypeError(f"dot_product_attention (positions): the array must have integers, not {positions.dtype}.")
+    queries = 1 if query_axis is None else query.axis_size(query_axis)
+    if query_axis is None or {queries, positions.axis_size(query_axis)} != {KPos.size}:
+        raise ValueError(
+            f"dot_product_attention: `positions` {format_shape(positions)} are those of queries and keys, and there "
+            f"are {queries} queries and {KPos.size} keys"
+        )
+    return None if mask is None else PlacedMask(mask, positions, positions.rename({query_axis: KPos.name}))
 
 
 def _find_query_axis(

@@ -64,6 +64,8 @@ class MaskBlock:
         q_start: Index of the first query.
         k_start: Index of the first key.
         take: Returns the part of an array that belongs to the block; None if the block is everything.
+        q_positions: The position of each query, also of those in other blocks; None if it is its index.
+        k_positions: The same for keys.
     """
 
     QPos: Axis | None
@@ -71,17 +73,23 @@ class MaskBlock:
     q_start: Any = 0
     k_start: Any = 0
     take: Callable[[NamedArray], NamedArray] | None = None
+    q_positions: NamedArray | None = None
+    k_positions: NamedArray | None = None
 
     def slice_array(self, x: NamedArray) -> NamedArray:
         """Returns the part of an array that belongs to the block."""
         return x if self.take is None else self.take(x)
 
     def query_positions(self) -> Any:
-        """Returns the indices of the queries."""
+        """Returns the positions of the queries."""
+        if self.q_positions is not None:
+            return self.slice_array(self.q_positions)
         return self.q_start if self.QPos is None else arange(self.QPos, start=self.q_start)
 
     def key_positions(self) -> NamedArray:
-        """Returns the indices of the keys."""
+        """Returns the positions of the keys."""
+        if self.k_positions is not None:
+            return self.slice_array(self.k_positions)
         return arange(self.KPos, start=self.k_start)
 
 
@@ -252,6 +260,15 @@ class AttentionMask(eqx.Module):
         """
         return True, False
 
+    def is_needed(self, block: MaskBlock) -> Any:
+        """Returns whether any query of a block may attend to any key: a traced boolean, True if that is not known."""
+        return True
+
+    @property
+    def has_own_key(self) -> bool:
+        """Whether each query is known to attend to the key with its own index."""
+        return False
+
     @property
     def arrays(self) -> tuple[NamedArray, ...]:
         """The named arrays in the mask."""
@@ -275,8 +292,13 @@ class AttentionMask(eqx.Module):
 class _CausalMask(AttentionMask):
     offset: Any
 
+    @property
+    def has_own_key(self) -> bool:
+        return isinstance(self.offset, int) and self.offset >= 0
+
     def compute_block(self, block: MaskBlock) -> NamedArray:
-        if block.QPos is not None and not is_named_array(self.offset):
+        has_indices = block.q_positions is None and block.k_positions is None
+        if block.QPos is not None and has_indices and not is_named_array(self.offset):
             # As one array of both axes, of which each device computes its own shard.
             return causal_mask(block.QPos, block.KPos, add_positions(self.offset, block.q_start), block.k_start)
         return combine_axes(
@@ -306,6 +328,10 @@ class _SlidingWindowMask(AttentionMask):
     size: Any
     offset: Any
 
+    @property
+    def has_own_key(self) -> bool:
+        return isinstance(self.size, int) and isinstance(self.offset, int) and abs(self.offset) < self.size
+
     def compute_block(self, block: MaskBlock) -> NamedArray:
         queries, keys = add_positions(block.query_positions(), self.offset), block.key_positions()
         return combine_axes(is_within, queries, keys, self.size)
@@ -320,6 +346,10 @@ class _SlidingWindowMask(AttentionMask):
 class _SegmentMask(AttentionMask):
     query_ids: NamedArray
     key_ids: NamedArray | None
+
+    @property
+    def has_own_key(self) -> bool:
+        return self.key_ids is not None and self.key_ids.array is self.query_ids.array
 
     def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
         query, key = None if QPos is None else axis_name(QPos), axis_name(KPos)
@@ -349,6 +379,12 @@ class _CombinedMask(AttentionMask):
     first: AttentionMask
     second: AttentionMask
 
+    @property
+    def has_own_key(self) -> bool:
+        if self.operator == "&":
+            return self.first.has_own_key and self.second.has_own_key
+        return self.first.has_own_key or self.second.has_own_key
+
     def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
         return _CombinedMask(self.operator, self.first.bind_axes(QPos, KPos), self.second.bind_axes(QPos, KPos))
 
@@ -375,7 +411,37 @@ class _InvertedMask(AttentionMask):
 
     def bound_block(self, queries: tuple[Any, Any], keys: tuple[Any, Any]) -> tuple[Any, Any]:
         is_any, is_every = self.mask.bound_block(queries, keys)
-        return np.logical_not(is_every), np.logical_not(is_any)
+        return is_every ^ True, is_any ^ True
+
+
+class PlacedMask(AttentionMask):
+    """A mask for queries and keys in any order: each has its position in an array, which other masks compare.
+
+    Attributes:
+        mask: The mask of positions.
+        q_positions: The position of each query.
+        k_positions: The position of each key.
+    """
+
+    mask: AttentionMask
+    q_positions: NamedArray
+    k_positions: NamedArray
+
+    @property
+    def has_own_key(self) -> bool:
+        return self.mask.has_own_key and self.q_positions.array is self.k_positions.array
+
+    def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
+        return PlacedMask(self.mask.bind_axes(QPos, KPos), self.q_positions, self.k_positions)
+
+    def compute_block(self, block: MaskBlock) -> NamedArray:
+        return self.mask.compute_block(
+            dataclasses.replace(block, q_positions=self.q_positions, k_positions=self.k_positions)
+        )
+
+    def is_needed(self, block: MaskBlock) -> Any:
+        queries, keys = block.slice_array(self.q_positions).array, block.slice_array(self.k_positions).array
+        return self.mask.bound_block((queries.min(), queries.max()), (keys.min(), keys.max()))[0]
 
 
 def as_attention_mask(mask: AttentionMask | NamedArray) -> AttentionMask:

@@ -1,0 +1,376 @@
+"""Attention of positions that are sharded: keys that go around a ring of devices, or heads in exchange for positions.
+
+Both run on the shards of each device, over all mesh axes of the arrays, so that nothing else is sent than is written
+here. In a ring each device computes its queries with its own keys, sends the keys on and receives those of its
+neighbor, until it has had all (Liu et al., 2023, https://arxiv.org/abs/2310.01889). The softmax is computed online, and
+the backward pass goes around once more, with the gradients of the keys. With all-to-alls each device gets all positions
+of a part of the heads (Jacobs et al., 2023, https://arxiv.org/abs/2309.14509).
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._jax_compat import is_tracing
+from ...named._arguments import check_choice, check_integer
+from ...named._array import NamedArray, is_named_array
+from ...named._axis import Axis, Names
+from ...named._axis_layout import round_up
+from ...named._base import with_array
+from ...named._creation import arange
+from ...named._elementwise._arithmetic import where
+from ...named._elementwise._functions import exp, logaddexp
+from ...named._operation import use_operand_layout
+from ...named._sharding import constrain_sharding, get_sharding, reshard_by_name
+from ...named._static_result import is_array
+from .._layer import cast_array
+from .._map_shards import find_layout, find_mesh_axes, shard_map_by_name
+from ._blocked import BlockAxes, BlockStarts, attend_backward, average_blocks, plan_blocks, prepare_operands
+from ._inputs import AttentionInputs
+from ._mask import PlacedMask
+from ._scores import apply_sinks, get_masked_score
+
+
+MOST_GATHERED_BYTES = 64 * 2**20
+"""With context "auto", keys and values that take more of a device when they are gathered go around a ring instead.
+
+A ring sends as much, needs memory for two shards, and skips fewer blocks of a causal mask.
+"""
+
+
+def find_context_axes(inputs: AttentionInputs) -> tuple[str, ...]:
+    """Returns the mesh axes over which the positions of queries are sharded."""
+    if inputs.query_axis is None:
+        return ()
+    return find_mesh_axes(inputs.query.resolve_axis(inputs.query_axis))
+
+
+class ContextChoice(NamedTuple):
+    """How devices exchange keys and values, None if positions are not sharded; and why."""
+
+    context: str | None
+    reason: str
+
+
+def choose_context(inputs: AttentionInputs, context: str, implementation: str) -> ContextChoice:
+    """Returns how the devices that share the positions of a sequence exchange keys and values.
+
+    Args:
+        inputs: The inputs.
+        context: What is asked for.
+        implementation: The implementation that is asked for or, for the context "auto", that computes gathered keys.
+
+    Raises:
+        ValueError: If the context asked for is unknown or cannot compute this.
+    """
+    check_choice("dot_product_attention: `context`", context, ("auto", "all_gather", "ring", "all_to_all"))
+    mesh_axes = find_context_axes(inputs)
+    if not mesh_axes:
+        return ContextChoice(None, "positions are not sharded")
+    if context == "all_gather":
+        return ContextChoice(context, "it is asked for")
+    heads_obstacle, ring_obstacle = find_heads_obstacle(inputs), find_ring_obstacle(inputs)
+    if implementation in ("splash", "jax") or (context == "ring" and implementation == "plain"):
+        ring_obstacle = f"a ring computes its blocks as 'blocked' does, not as {implementation!r}"
+    if context != "auto":
+        if obstacle := heads_obstacle if context == "all_to_all" else ring_obstacle:
+            raise ValueError(
+                f"dot_product_attention: context {context!r} cannot compute this: {obstacle}; 'all_gather' can"
+            )
+        return ContextChoice(context, "it is asked for")
+    # A gather sends keys and values of all devices, an all-to-all queries, keys, values and results of one.
+    query_bytes = _count_device_bytes(inputs.query)
+    key_bytes = _count_device_bytes(inputs.key, inputs.key_axis) + _count_device_bytes(inputs.value, inputs.key_axis)
+    if heads_obstacle is None and 2 * query_bytes + key_bytes // _count_devices(mesh_axes) < key_bytes:
+        return ContextChoice("all_to_all", "it sends less than a gather of keys and values")
+    text = f"gathered keys and values take {key_bytes / 2**20:,.1f} MiB of a device"
+    limit = f"{MOST_GATHERED_BYTES // 2**20} MiB"
+    if key_bytes <= MOST_GATHERED_BYTES:
+        return ContextChoice("all_gather", f"{text}, at most {limit}")
+    if ring_obstacle is not None:
+        return ContextChoice("all_gather", f"no ring can compute this: {ring_obstacle}")
+    return ContextChoice("ring", f"{text}, more than {limit}")
+
+
+def _count_device_bytes(x: NamedArray, gathered_axis: str = "") -> int:
+    """Returns the bytes of an array on a device, with one of its axes whole."""
+    names = tuple("" if name == gathered_axis else name for name in x.names)
+    sharding = get_sharding(names, x.array.shape)
+    shape = x.array.shape if sharding is None else sharding.shard_shape(x.array.shape)
+    return math.prod(shape) * x.dtype.itemsize
+
+
+def find_ring_obstacle(inputs: AttentionInputs) -> str | None:
+    """Returns why keys cannot go around a ring, None if they can."""
+    return _find_obstacle(inputs) or inputs.find_foreign_axis()
+
+
+def find_heads_obstacle(inputs: AttentionInputs) -> str | None:
+    """Returns why heads cannot be exchanged for positions, None if they can."""
+    if obstacle := _find_obstacle(inputs):
+        return obstacle
+    if _find_heads(inputs) is None:
+        return "no axis of query, key and value but those of positions has a size that their devices divide"
+    return None
+
+
+def _find_obstacle(inputs: AttentionInputs) -> str | None:
+    if inputs.dropout:
+        return "devices would drop the same weights"
+    for label, x in _list_labeled_arrays(inputs):
+        if {inputs.query_axis, inputs.key_axis}.issubset(x.names):
+            return f"the {label} has both axes of positions, of which a device has one part"
+    return None
+
+
+def _list_labeled_arrays(inputs: AttentionInputs) -> list[tuple[str, NamedArray]]:
+    mask_arrays = () if inputs.mask is None else inputs.mask.arrays
+    labeled = [("bias", inputs.bias), *(("mask", x) for x in mask_arrays)]
+    return [(label, x) for label, x in labeled if x is not None]
+
+
+def _find_heads(inputs: AttentionInputs) -> str | None:
+    """Returns the last axis of query, key and value that can be divided by the devices of the positions."""
+    devices = _count_devices(find_context_axes(inputs))
+    for axis in reversed(inputs.query.axes):
+        is_shared = axis.name in inputs.key.names and axis.name in inputs.value.names
+        parts = devices * _count_devices(find_mesh_axes(axis))
+        if is_shared and axis.name not in inputs.contracted and axis.size % parts == 0:
+            return axis.name
+    return None
+
+
+def _count_devices(mesh_axes: tuple[str, ...]) -> int:
+    mesh = jax.sharding.get_abstract_mesh()
+    return math.prod(mesh.shape[axis] for axis in mesh_axes)
+
+
+def _map_inputs(
+    fn: Callable[[AttentionInputs], tuple[NamedArray, ...]], inputs: AttentionInputs, results: tuple[NamedArray, ...]
+) -> tuple[NamedArray, ...]:
+    """Calls a function on the shards of the inputs, in which keys are sharded over positions as queries are.
+
+    Args:
+        fn: The function.
+        inputs: The inputs.
+        results: Arrays with the names of its results, by which these are sharded.
+    """
+    query_axis = inputs.query_axis
+    leaves, treedef = jax.tree.flatten(inputs, is_leaf=is_named_array)
+    places = [place for place, leaf in enumerate(leaves) if is_named_array(leaf) or is_array(leaf)]
+    arrays = [leaves[place].array if is_named_array(leaves[place]) else leaves[place] for place in places]
+    names: list[Names] = []
+    for place in places:
+        leaf_names = leaves[place].names if is_named_array(leaves[place]) else ()
+        names.append(tuple(query_axis or "" if name == inputs.key_axis else name for name in leaf_names))
+
+    def rebuild(shards: tuple[Any, ...]) -> AttentionInputs:
+        filled = list(leaves)
+        for place, shard in zip(places, shards, strict=True):
+            filled[place] = with_array(leaves[place], shard) if is_named_array(leaves[place]) else shard
+        return jax.tree.unflatten(treedef, filled)
+
+    with use_operand_layout(names, arrays):
+        layout = find_layout(names, [array.shape for array in arrays])
+        arrays = [reshard_by_name(array, array_names) for array, array_names in zip(arrays, names, strict=True)]
+
+    def run(*shards: Any) -> tuple[Any, ...]:
+        return tuple(result.array for result in fn(rebuild(shards)))
+
+    call = shard_map_by_name(run, layout, names, [result.names for result in results], check_vma=False)
+    call = call if is_tracing() else jax.jit(call)
+    return tuple(with_array(result, array) for result, array in zip(results, call(*arrays), strict=True))
+
+
+class _Ring(NamedTuple):
+    """A ring of devices, and the axes of the blocks in which each computes.
+
+    Attributes:
+        axes: The axes of a block.
+        mesh_axes: The mesh axes along which the devices are.
+    """
+
+    axes: BlockAxes
+    mesh_axes: tuple[str, ...]
+
+    def send(self, arrays: Any) -> Any:
+        """Returns the arrays of the device before, which sends them here."""
+        size = jax.lax.axis_size(self.mesh_axes)
+        pairs = [(device, (device + 1) % size) for device in range(size)]
+        return jax.tree.map(lambda array: jax.lax.ppermute(array, self.mesh_axes, pairs), arrays)
+
+    def take_keys(self, operands: AttentionInputs) -> list[NamedArray]:
+        """Returns the arrays that are sent: those with the axis of keys."""
+        leaves = jax.tree.leaves(operands, is_leaf=is_named_array)
+        return [leaf for leaf in leaves if self._has_keys(leaf)]
+
+    def put_keys(self, operands: AttentionInputs, arrays: list[NamedArray]) -> AttentionInputs:
+        """Returns inputs with these arrays."""
+        received = iter(arrays)
+        return jax.tree.map(
+            lambda leaf: next(received) if self._has_keys(leaf) else leaf, operands, is_leaf=is_named_array
+        )
+
+    def _has_keys(self, leaf: Any) -> bool:
+        return is_named_array(leaf) and self.axes.KPos.name in leaf.names
+
+
+def attend_in_ring(inputs: AttentionInputs) -> NamedArray:
+    """Computes attention while the keys go around the devices of the positions."""
+    mesh_axes = find_context_axes(inputs)
+    mask = inputs.mask
+    if mask is not None and not isinstance(mask, PlacedMask):
+        # The place of a query or a key among those of all devices, which goes around with it.
+        assert inputs.query_axis is not None
+        QPos, KPos = inputs.query.resolve_axis(inputs.query_axis), inputs.key.resolve_axis(inputs.key_axis)
+        q_positions = arange(QPos)
+        k_positions = q_positions.rename({QPos.name: KPos.name}) if QPos.size == KPos.size else arange(KPos)
+        mask = PlacedMask(mask, q_positions, k_positions)
+    operands = dataclasses.replace(inputs, query=inputs.scale_query(), scale=None, sinks=None, mask=mask)
+
+    def attend_to_own_keys(operands: AttentionInputs) -> tuple[NamedArray, ...]:
+        axes, starts = plan_blocks(operands)
+        return average_blocks(axes, prepare_operands(operands, axes), starts)
+
+    def attend(operands: AttentionInputs) -> tuple[NamedArray, ...]:
+        axes, starts = plan_blocks(operands)
+        return _attend_ring(_Ring(axes, mesh_axes), prepare_operands(operands, axes), starts)
+
+    averages, log_sums = _map_inputs(attend, operands, jax.eval_shape(attend_to_own_keys, operands))
+    if mask is not None and not mask.has_own_key:
+        # A query without keys gets the average of all values, as in plain attention; see `get_masked_score`.
+        is_empty = log_sums <= get_masked_score(log_sums)
+        averages = where(is_empty, cast_array(inputs.value.mean(inputs.key_axis), averages.dtype), averages)
+    if inputs.sinks is not None:
+        averages = apply_sinks(averages, log_sums, inputs.sinks)
+    return constrain_sharding(averages)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend_ring(ring: _Ring, operands: AttentionInputs, starts: BlockStarts) -> tuple[NamedArray, NamedArray]:
+    """Returns the averages of values of all devices, and the logarithms of the sums of exponentials of scores."""
+    return _attend_ring_forward(ring, operands, starts)[0]
+
+
+def _attend_ring_forward(ring: _Ring, operands: AttentionInputs, starts: BlockStarts) -> tuple[Any, Any]:
+    def add_shard(state: Any, _: None) -> tuple[Any, None]:
+        averages, log_sums, keys = state
+        keys = ring.send(keys)
+        shard_averages, shard_log_sums = average_blocks(ring.axes, ring.put_keys(operands, keys), starts)
+        total = logaddexp(log_sums, shard_log_sums)
+        averages = averages * exp(log_sums - total) + shard_averages * exp(shard_log_sums - total)
+        return (averages, total, keys), None
+
+    initial = (*average_blocks(ring.axes, operands, starts), ring.take_keys(operands))
+    others = jax.lax.axis_size(ring.mesh_axes) - 1
+    (averages, log_sums, _), _ = jax.lax.scan(add_shard, initial, None, length=others)
+    averages = cast_array(averages, operands.value.dtype)
+    return (averages, log_sums), (operands, starts, averages, log_sums)
+
+
+def _attend_ring_backward(
+    ring: _Ring, saved: Any, gradients: tuple[NamedArray, NamedArray]
+) -> tuple[AttentionInputs, None]:
+    operands, starts, averages, log_sums = saved
+
+    def compute_gradients(keys: list[NamedArray]) -> AttentionInputs:
+        shard = ring.put_keys(operands, keys)
+        terms, _ = attend_backward(ring.axes, (shard, starts, averages, log_sums), gradients)
+        return jax.tree.map(lambda term: term.astype(log_sums.dtype), terms)
+
+    def send_gradients(totals: AttentionInputs) -> AttentionInputs:
+        """Returns the totals with those of keys from the device before, to which they come after a whole turn."""
+        return ring.put_keys(totals, ring.send(ring.take_keys(totals)))
+
+    def add_shard(state: Any, _: None) -> tuple[Any, None]:
+        totals, keys = state
+        totals, keys = send_gradients(totals), ring.send(keys)
+        return (jax.tree.map(jnp.add, totals, compute_gradients(keys)), keys), None
+
+    keys = ring.take_keys(operands)
+    others = jax.lax.axis_size(ring.mesh_axes) - 1
+    (totals, _), _ = jax.lax.scan(add_shard, (compute_gradients(keys), keys), None, length=others)
+    totals = send_gradients(totals)
+    differentiated = dataclasses.replace(operands, mask=None, dropout_key=None)
+    return jax.tree.map(lambda total, x: total.astype(x.dtype), totals, differentiated), None
+
+
+_attend_ring.defvjp(_attend_ring_forward, _attend_ring_backward)
+
+
+def attend_by_heads(inputs: AttentionInputs, run: Callable[[AttentionInputs], NamedArray]) -> NamedArray:
+    """Computes attention of all positions and a part of the heads on each device of the positions.
+
+    Args:
+        inputs: The inputs.
+        run: Computes attention on one device.
+    """
+    mesh_axes, heads = find_context_axes(inputs), _find_heads(inputs)
+    query_axis, key_axis = inputs.query_axis, inputs.key_axis
+    assert heads is not None
+    assert query_axis is not None
+
+    def exchange(leaf: Any) -> Any:
+        """Returns an array with all positions and a part of the heads."""
+        if not is_named_array(leaf):
+            return leaf
+        positions = next((name for name in (query_axis, key_axis) if name in leaf.names), None)
+        if positions is None and heads not in leaf.names:
+            return leaf
+        if positions is None:
+            dim = leaf.names.index(heads)
+            part = leaf.array.shape[dim] // jax.lax.axis_size(mesh_axes)
+            start = jax.lax.axis_index(mesh_axes) * part
+            return with_array(leaf, jax.lax.dynamic_slice_in_dim(leaf.array, start, part, dim))
+        dim = leaf.names.index(positions)
+        if heads not in leaf.names:
+            return with_array(leaf, jax.lax.all_gather(leaf.array, mesh_axes, axis=dim, tiled=True))
+        return with_array(leaf, jax.lax.all_to_all(leaf.array, mesh_axes, leaf.names.index(heads), dim, tiled=True))
+
+    def attend(inputs: AttentionInputs) -> tuple[NamedArray, ...]:
+        result = run(jax.tree.map(exchange, inputs, is_leaf=is_named_array))
+        split, concatenated = result.names.index(query_axis), result.names.index(heads)
+        return (with_array(result, jax.lax.all_to_all(result.array, mesh_axes, split, concatenated, tiled=True)),)
+
+    [result] = _map_inputs(attend, inputs, jax.eval_shape(lambda inputs: (run(inputs),), inputs))
+    return constrain_sharding(result)
+
+
+def zigzag_positions(Pos: Axis, parts: int) -> NamedArray:
+    """Returns an order of positions in which each device of a ring has as much to do under a causal mask.
+
+    The sequence is divided into two chunks for each device. Device i gets chunk i and chunk 2 `parts` - 1 - i, so that
+    all devices have equally many pairs of a query and a key before it (Llama Team, 2024,
+    https://arxiv.org/abs/2407.21783, section 3.3.2). Select tokens by it, and pass it as `positions` to attention and
+    to rotary embeddings.
+
+    Args:
+        Pos: The axis of positions.
+        parts: The number of devices that share the positions.
+
+    Returns:
+        Integer array: the position that comes to each place.
+
+    Raises:
+        ValueError: If the size of the axis is not divisible by 2 `parts`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.zigzag_positions(nym.Axis("pos", 8), 2).array
+        Array([0, 1, 6, 7, 2, 3, 4, 5], dtype=int32)
+    """
+    parts = check_integer("zigzag_positions: `parts`", parts, 1)
+    if Pos.size % (2 * parts):
+        raise ValueError(
+            f"zigzag_positions: axis {Pos.name!r} has size {Pos.size}, which is not divisible into 2 chunks for each "
+            f"of {parts} devices; the next size that is so is {round_up(Pos.size, 2 * parts)}"
+        )
+    chunks = np.arange(Pos.size, dtype=np.int32).reshape(2 * parts, -1)
+    order = [chunk for part in range(parts) for chunk in (chunks[part], chunks[2 * parts - 1 - part])]
+    return NamedArray(jnp.asarray(np.concatenate(order)), (Pos,))
