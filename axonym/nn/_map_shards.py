@@ -78,7 +78,12 @@ def shard_map_by_name(
 
 
 def map_shards(
-    fn: Callable[..., tuple[Any, ...]], arrays: Sequence[Any], names: Sequence[Names], out_names: Sequence[Names]
+    fn: Callable[..., tuple[Any, ...]],
+    arrays: Sequence[Any],
+    names: Sequence[Names],
+    out_names: Sequence[Names],
+    *,
+    check_vma: bool = True,
 ) -> tuple[Any, ...]:
     """Calls a function of plain arrays on the shards that each device holds of them.
 
@@ -89,13 +94,14 @@ def map_shards(
         arrays: The plain arrays.
         names: For each array the names by which it is sharded. The name "" stands for an axis that must not be.
         out_names: For each result of the function the names by which it is sharded.
+        check_vma: As for `jax.shard_map`.
     """
     with use_operand_layout(names, arrays):
         layout = find_layout(names, [array.shape for array in arrays])
         arrays = [reshard_by_name(array, array_names) for array, array_names in zip(arrays, names, strict=True)]
     if layout.mesh is None:
         return fn({}, *arrays)
-    call = shard_map_by_name(functools.partial(fn, layout.mesh_axes), layout, names, out_names)
+    call = shard_map_by_name(functools.partial(fn, layout.mesh_axes), layout, names, out_names, check_vma=check_vma)
     return (call if is_tracing() else jax.jit(call))(*arrays)
 
 

@@ -184,7 +184,10 @@ class axis_mapping(contextlib.ContextDecorator):
             uneven = uneven or mapping.uneven
         self._merge, self._fallback = merge, fallback
         self._uneven: Uneven | None = uneven
-        self._mapping = AxisMapping(mapping).merged(entries, fallback=fallback, uneven=uneven)
+        self._gather_dtype = mapping.gather_dtype if isinstance(mapping, AxisMapping) else None
+        self._mapping = AxisMapping(mapping).merged(
+            entries, fallback=fallback, uneven=uneven, gather_dtype=self._gather_dtype
+        )
         self._active = _ActiveManagers()
 
     def __call__(self, func: F) -> F:
@@ -214,7 +217,9 @@ class axis_mapping(contextlib.ContextDecorator):
     def __enter__(self) -> Self:
         mapping, outer = self._mapping, current_mapping()
         if self._merge and outer is not None:
-            mapping = outer.merged(mapping, fallback=self._fallback, uneven=self._uneven)
+            mapping = outer.merged(
+                mapping, fallback=self._fallback, uneven=self._uneven, gather_dtype=self._gather_dtype
+            )
         manager = mapping_context(ActiveMapping(mapping))
         manager.__enter__()
         self._active.managers.append(manager)

@@ -180,7 +180,8 @@ def describe_gradient(stored: NamedSharding, target: NamedSharding, batch_axes: 
         return ""
     if not scattered_axes:
         return f"added up over {added}"
-    if AxisType.Auto in mesh.axis_types or not set(scattered_axes).issubset(added_axes):
+    is_typed = all(axis_type == AxisType.Explicit for axis_type in mesh.axis_types)
+    if not is_typed or not set(scattered_axes).issubset(added_axes):
         return f"added up over {added}; each device keeps its part over {scattered}"
     is_tpu = getattr(getattr(mesh, "abstract_device", None), "platform", None) == "tpu"
     rounds = _plan_gather(NamedSharding(mesh, stored.spec), NamedSharding(mesh, target.spec), batch_axes, is_tpu).rounds

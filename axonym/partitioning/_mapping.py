@@ -78,17 +78,17 @@ class AxisMapping(Mapping[str, Any]):
         gather_dtype: GatherDtype | None = None,
     ) -> None:
         check_uneven(uneven)
-        parsed_dtype = _parse_gather_dtype(gather_dtype)
         mesh_axes = {name: _parse_mesh_axes(name, value) for name, value in _get_mapping_entries(entries).items()}
         axes = {name: value for name, value in mesh_axes.items() if value}
+        gather_dtypes = _parse_gather_dtype(gather_dtype, tuple(mesh_axes))
         _check_fallback(fallback)
         set_slot = functools.partial(object.__setattr__, self)  # `__setattr__` raises
         set_slot("_axes", axes)
         set_slot("_replicated", frozenset(mesh_axes) - frozenset(axes))
         set_slot("fallback", fallback)
         set_slot("uneven", uneven)
-        set_slot("_gather_dtype", parsed_dtype)
-        set_slot("_hash", hash((frozenset(axes.items()), fallback, uneven, parsed_dtype)))
+        set_slot("_gather_dtype", gather_dtypes)
+        set_slot("_hash", hash((frozenset(axes.items()), fallback, uneven, gather_dtypes)))
 
     def mesh_axes(self, name: str) -> tuple[str, ...]:
         """Returns the mesh axes of a named axis, none if it is not mapped."""
@@ -189,15 +189,28 @@ def _check_fallback(rule: Any) -> None:
         ) from None
 
 
-def _parse_gather_dtype(gather_dtype: Any) -> Any:
-    """Returns an element type, or pairs of names and element types, which may be None."""
-    if isinstance(gather_dtype, Mapping):
-        return tuple([(name, _parse_gather_dtype(dtype)) for name, dtype in gather_dtype.items()])
+def _parse_gather_dtype(gather_dtype: Any, entries: tuple[str, ...]) -> Any:
+    """Returns an element type, or pairs of names and element types, which may be None; warns of mistyped names.
+
+    Args:
+        gather_dtype: The option of a mapping.
+        entries: The names of its entries.
+    """
+    if not isinstance(gather_dtype, Mapping):
+        return _check_gather_dtype(gather_dtype)
+    for name in gather_dtype:
+        _check_name(name)
+        if name not in entries and (similar := [entry for entry in entries if is_typo(name, entry)]):
+            _warn_once(f"`gather_dtype` has axis {name!r}, and the mapping has {similar[0]!r}; correct the name")
+    return tuple([(name, _check_gather_dtype(dtype)) for name, dtype in gather_dtype.items()]) or None
+
+
+def _check_gather_dtype(gather_dtype: Any) -> Any:
     if gather_dtype is None:
         return None
     try:
         dtype = jnp.dtype(gather_dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         dtype = None
     if dtype is None or dtype.name not in _GATHER_DTYPES:
         raise make_error(
@@ -226,12 +239,16 @@ def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalA
     return {**dict.fromkeys(replicated), **(entries or {})}
 
 
-def _parse_mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
+def _check_name(name: Any) -> None:
     if not isinstance(name, str):
         remedy = f"; use {name.name!r}" if isinstance(name, Axis) else ""
         raise make_error(
             TypeError, f"A mapping goes from names of axes to mesh axes, but {name!r} is not a name{remedy}."
         )
+
+
+def _parse_mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
+    _check_name(name)
     if value is None:
         return ()
     axes = (value,) if isinstance(value, str) else value

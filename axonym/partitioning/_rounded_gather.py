@@ -57,6 +57,7 @@ class _RoundedGatherPlan(NamedTuple):
         return jax.shard_map(gather_shards, in_specs=self.stored, out_specs=self.target, check_vma=False)(array)
 
     def _scale_down(self, shard: Any) -> tuple[Any, Any]:
+        """Returns a shard in 8 bits, and its scales."""
         is_integer = self.dtype == jnp.int8
         bound = 127 if is_integer else float(jnp.finfo(self.dtype).max)
         shared_dims = [dim for dim in range(shard.ndim) if dim not in self.gathered_axes]
@@ -121,7 +122,8 @@ def _plan_rounded_gather(
     """Returns how a parameter is gathered in few bits, None if it is gathered as it is."""
     gathered_axes = find_gathered_axes(stored.spec, computing.spec)
     is_manual = AxisType.Manual in computing.mesh.axis_types
-    if not gathered_axes or is_manual or dtype.itemsize >= array_dtype.itemsize:
+    is_rounded = jnp.issubdtype(array_dtype, jnp.floating) and dtype.itemsize < array_dtype.itemsize
+    if not gathered_axes or is_manual or not is_rounded:
         return None
     block_shape = computing.shard_shape(shape)
     block_size = prod(size for dim, size in enumerate(block_shape) if dim not in gathered_axes)

@@ -25,7 +25,7 @@ from ..partitioning._leaves import (
     get_fullest_device_bytes,
     sum_device_bytes,
 )
-from ..partitioning._mapping import AxisMapping, ResourceMapping, as_mapping
+from ..partitioning._mapping import AxisMapping, ResourceMapping, as_mapping, warn_unknown_mesh_axes
 from ..partitioning._placement import resolve_unconstrained
 from ..partitioning._resolve_spec import describe_dimension, resolve_spec
 from ..partitioning._shard import (
@@ -492,7 +492,8 @@ def explain(
         mesh: The mesh, with devices or abstract; the active mesh if None.
         compute_mapping: The second mapping of `fsdp`, if `mapping` is its first. Then the explanation of a parameter
             also says where its gradient is added up, if its layer lets JAX do so on shards; see "Where gradients are
-            added up" in the documentation.
+            added up" in the documentation. It knows of the mesh axes of the batch over which parameters are gathered,
+            not of others that shard the data, such as those of positions.
 
     Returns:
         The explanation: print it, or use its attributes.
@@ -521,8 +522,11 @@ def explain(
     active, arrays = as_mapping(mapping), list_arrays(tree)
     check_mesh(mesh)
     if active is not None:
+        target = resolve_mesh(mesh, "`explain` with a mapping")
         computing = None if compute_mapping is None else as_mapping(compute_mapping)
-        return _explain_with_mapping(arrays, active, computing, resolve_mesh(mesh, "`explain` with a mapping"))
+        if computing is not None:
+            warn_unknown_mesh_axes(computing, target)
+        return _explain_with_mapping(arrays, active, computing, target)
     if compute_mapping is not None:
         raise ValueError(
             "`explain` takes a `compute_mapping` beside the mapping by which parameters are stored; give both, as to "
@@ -574,8 +578,10 @@ def _explain_gradient(
     except ValueError as error:
         gradient = f"`compute_mapping` does not fit: {error}"
     else:
-        batch_axes = find_batch_axes(computing, mapping, mesh)
-        gradient = describe_gradient(NamedSharding(mesh, leaf.spec), target, batch_axes)
+        if batch_axes := find_batch_axes(computing, mapping, mesh):
+            gradient = describe_gradient(NamedSharding(mesh, leaf.spec), target, batch_axes)
+        else:
+            gradient = "nothing is known: `compute_mapping` shards no batch over the mesh axes of stored parameters"
     return explained._replace(leaf=replace(leaf, gradient=gradient or None))
 
 

@@ -37,20 +37,23 @@ MASKS: dict[str, Any] = {
 }
 
 
+def rename_keys(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+    return query, *(x.rename({"pos": "key_pos"}) for x in (key, value))
+
+
 def attend(query: Any, key: Any, value: Any, **options: Any) -> nym.NamedArray:
-    key, value = (x.rename({"pos": "key_pos"}) for x in (key, value))
-    return dot_product_attention("key_pos", "dim", query, key, value, QPos="pos", block_size=4, **options)
+    operands = rename_keys(query, key, value)
+    return dot_product_attention("key_pos", "dim", *operands, QPos="pos", block_size=4, **options)
 
 
-def differentiate(compute: Any, *operands: Any) -> Any:
-    """Returns the result and gradients of all operands."""
+def differentiate(compute: Any, *operands: Any, positions: Any = None) -> Any:
+    """Returns the result and gradients of all operands, for tokens in the order of some positions."""
+    factors = FACTORS if positions is None else FACTORS["pos", positions]
 
     def compute_loss(*operands: Any) -> Any:
         result = compute(*operands)
-        factors = FACTORS if positions is None else FACTORS["pos", positions]
         return nym.sum(result * factors).scalar(), result
 
-    *operands, positions = operands
     (_, result), gradients = jax.value_and_grad(compute_loss, range(len(operands)), has_aux=True)(*operands)
     return result, gradients
 
@@ -72,7 +75,7 @@ def test_every_mask_is_right_under_every_placement(context: str, mask: str, axis
     def compute(query: Any, key: Any, value: Any, segments: Any = SEGMENTS, **options: Any) -> Any:
         return attend(query, key, value, mask=MASKS[mask](segments), **options)
 
-    expected = differentiate(lambda *operands: compute(*operands, implementation="plain"), QUERY, KEY, VALUE, None)
+    expected = differentiate(lambda *operands: compute(*operands, implementation="plain"), QUERY, KEY, VALUE)
     positions = zigzag_positions(Pos, CONTEXT) if is_zigzag else None
     operands = QUERY, KEY, VALUE, SEGMENTS
     if positions is not None:
@@ -82,7 +85,8 @@ def test_every_mask_is_right_under_every_placement(context: str, mask: str, axis
     def step(query: Any, key: Any, value: Any, segments: Any, positions: Any) -> Any:
         return differentiate(
             lambda *operands: compute(*operands, segments, context=context, positions=positions),
-            *(query, key, value, positions),
+            *(query, key, value),
+            positions=positions,
         )
 
     with jax.set_mesh(nym.create_mesh((2, CONTEXT, 1), AXES, axis_types=axis_types)):
@@ -100,11 +104,11 @@ def test_scores_are_changed_as_on_one_device(context: str, axis_types: Any):
         return attend(query, key, value, **options)
 
     operands = QUERY, KEY, VALUE, bias, sinks, scale
-    expected = differentiate(lambda *operands: compute(*operands, implementation="plain"), *operands, None)
+    expected = differentiate(lambda *operands: compute(*operands, implementation="plain"), *operands)
 
     @nym.named_jit(axis_resources=MAPPING)
     def step(*operands: Any) -> Any:
-        return differentiate(lambda *operands: compute(*operands, context=context), *operands, None)
+        return differentiate(lambda *operands: compute(*operands, context=context), *operands)
 
     with jax.set_mesh(nym.create_mesh((2, 2, 2), AXES, axis_types=axis_types)):
         assert_same(step(*operands), expected)
@@ -142,8 +146,62 @@ def test_auto_goes_around_a_ring_where_gathered_keys_are_large():
     contexts = [choice.context for choice in (short, long, divisible, dropped)]
     assert contexts == ["all_gather", "ring", "all_to_all", "all_gather"]
     assert "context ring    gathered keys and values take 80.0 MiB of a device, more than 64 MiB" in str(long)
-    assert dropped.context_reason == "no ring can compute this: devices would drop the same weights"
+    assert dropped.context_reason == "no ring is used: devices would drop the same weights"
     assert explain(8192).context is None
+
+
+def test_the_implementation_that_is_explained_is_that_of_a_device():
+    query = nym.named(jax.ShapeDtypeStruct((8, 8192, 64), "float32"), ("heads", "pos", "dim"))
+    key = query.rename({"pos": "key_pos"})
+    with jax.sharding.use_abstract_mesh(nym.create_abstract_mesh((8,), ("context",))), nym.axis_mapping(pos="context"):
+        choice = explain_attention("key_pos", "dim", query, key, key, context="all_to_all")
+        ring = explain_attention("key_pos", "dim", query, key, key, context="ring")
+    assert (choice.context, choice.implementation) == ("all_to_all", "blocked")
+    assert choice.reason == "the scores of a head are many: 67,108,864, more than 4,194,304"
+    assert (ring.context, ring.implementation, ring.reason) == ("ring", "blocked", "a ring computes in blocks")
+
+
+def test_keys_of_another_sequence_and_an_axis_without_positions():
+    key, value = draw(7, Pos.resize(16), Heads, Dim), draw(8, Pos.resize(16), Heads, Dim)  # of all of the batch
+    expected = differentiate(lambda *operands: attend(*operands, implementation="plain"), QUERY, key, value)
+    with jax.set_mesh(nym.create_mesh((2, CONTEXT, 1), AXES)):
+        for context in CONTEXTS:
+            step = nym.named_jit(
+                lambda *operands, context=context: differentiate(
+                    lambda *operands: attend(*operands, context=context), *operands
+                ),
+                axis_resources=MAPPING,
+            )
+            assert_same(step(QUERY, key, value), expected)
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+def test_auto_gathers_where_nothing_else_is_right(axis_types: Any):
+    mapping = {"batch": "data", "pos": "context", "dim": "model"}
+    expected = attend(QUERY, KEY, VALUE, implementation="plain")
+    with jax.set_mesh(nym.create_mesh((1, CONTEXT, 2), AXES, axis_types=axis_types)):
+        result = nym.named_jit(attend, axis_resources=mapping)(QUERY, KEY, VALUE)
+        for context in ("ring", "all_to_all"):
+            with pytest.raises(ValueError, match="axis 'dim', which is contracted, is sharded"):
+                nym.named_jit(lambda *x, context=context: attend(*x, context=context), mapping)(QUERY, KEY, VALUE)
+    assert_same(result, expected)
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+def test_auto_gathers_where_mesh_axes_are_manual(axis_types: Any):
+    contexts: list[str | None] = []
+
+    def differentiate_shards(*operands: Any) -> Any:
+        contexts.append(explain_attention("key_pos", "dim", *rename_keys(*operands), QPos="pos").context)
+        return jax.grad(lambda *operands: nym.sum(attend(*operands) ** 2).scalar(), (0, 1, 2))(*operands)
+
+    mesh = nym.create_mesh((2, CONTEXT, 1), AXES, axis_types=axis_types)
+    with jax.set_mesh(mesh), nym.axis_mapping(batch="data", pos="context"):
+        step = nym.named_jit(nym.shard_map(differentiate_shards, axis_names={"data"}))
+        results = step(*nym.shard((QUERY, KEY, VALUE)))
+    expected = jax.grad(lambda *operands: nym.sum(attend(*operands) ** 2).scalar(), (0, 1, 2))(QUERY, KEY, VALUE)
+    assert_same(results, expected)
+    assert set(contexts) == {"all_gather"}
 
 
 def test_what_a_context_cannot_compute_is_an_error():
@@ -152,10 +210,16 @@ def test_what_a_context_cannot_compute_is_an_error():
             nym.named_jit(lambda *operands: attend(*operands, context=context, **options), MAPPING)(QUERY, KEY, VALUE)
 
     with jax.set_mesh(nym.create_mesh((1, 8, 1), AXES)):
-        check("all_to_all", "context 'all_to_all' cannot compute this: no axis of query, key and value but those of")
+        check("all_to_all", r"a device 8 devices could divide \(batch: 2, heads: 4\); 'all_gather' and 'ring' can")
         check("ring", "the mask has both axes of positions", mask=nym.ones((Pos, Pos.alias("key_pos"))) > 0)
         check("ring", "'blocked' does, not as 'plain'; 'all_gather' can", implementation="plain")
         check("round", "`context` must be 'auto', 'all_gather', 'ring' or 'all_to_all', not 'round'")
         check("ring", "are those of queries and keys", positions=nym.arange(Pos)["pos", :8])
     with pytest.raises(ValueError, match=r"size 32, which is not divisible into 2 chunks for each of 3 devices; .* 36"):
         zigzag_positions(Pos, 3)
+
+
+def test_narrow_positions_do_not_wrap():
+    mask = AttentionMask.causal() & AttentionMask.sliding_window(9)
+    result = attend(QUERY, KEY, VALUE, mask=mask, positions=nym.arange(Pos).astype(jnp.uint8))
+    assert_same(result, attend(QUERY, KEY, VALUE, mask=mask))

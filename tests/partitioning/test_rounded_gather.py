@@ -193,8 +193,25 @@ def test_the_option_belongs_to_the_mapping_of_parameters():
     assert mapping.find_gather_dtype(("mlp", "embed")) == "int8"
     assert mapping.find_gather_dtype(("vocab", "embed")) is None
     assert mapping != AxisMapping(STORED)
+    with nym.axis_mapping(COMPUTE), nym.axis_mapping(mapping, merge=True):
+        assert nym.current_mapping() == mapping
     assert eval(repr(mapping), {"AxisMapping": AxisMapping, "dtype": np.dtype}) == mapping
+    with pytest.warns(RuntimeWarning, match=r"`gather_dtype` has axis 'mpl', and the mapping has 'mlp'"):
+        AxisMapping(STORED, gather_dtype={"mpl": "int8"})
+    with pytest.raises(ValueError, match=r"and None, not \{'embed': 'int8'\}"):
+        AxisMapping(STORED, gather_dtype={"mlp": {"embed": "int8"}})
+    with pytest.raises(TypeError, match=r"Axis\(name='mlp', size=128\) is not a name; use 'mlp'"):
+        AxisMapping(STORED, gather_dtype={Mlp: "int8"})
     with pytest.raises(ValueError, match=r"`in_axis_resources` replaces the `parameter_mapping` of `fsdp`"):
         nym.fsdp(compute_loss, STORED, COMPUTE, gather_dtype="int8", in_axis_resources=(STORED, COMPUTE))
     with pytest.raises(ValueError, match=r"`gather_dtype` is one of 'bfloat16', .* and None, not 'int4'"):
         nym.fsdp(compute_loss, STORED, COMPUTE, gather_dtype="int4")
+
+
+def test_complex_parameters_are_gathered_as_they_are():
+    weight = nym.random.normal(jax.random.key(4), {"mlp": 128, "embed": 128}).astype(jnp.complex64) * 1j
+    with jax.set_mesh(nym.create_mesh((1, 4, 2), ("replica", "data", "model"), axis_types="auto")):
+        result = nym.fsdp(apply, STORED, COMPUTE, gather_dtype="int8")(weight)
+    np.testing.assert_allclose(
+        np.asarray(result.array), np.asarray(apply(weight).rearrange(result.names).array), rtol=1e-4
+    )

@@ -371,6 +371,11 @@ def test_a_mapping_for_computing_that_does_not_fit_is_told_and_one_alone_is_refu
     (leaf,) = nym.explain(parameter, {"embed": "data"}, mesh, compute_mapping={"batch": "data", "mlp": "model"}).leaves
     assert leaf.gradient is not None
     assert leaf.gradient.startswith("`compute_mapping` does not fit: axis 'mlp' has size 3, which is not divisible")
+    typo = "dta" if mesh.axis_types[0] == AxisType.Auto else "dat"  # each is warned of once
+    with pytest.warns(RuntimeWarning, match="did you mean 'data'"):
+        (leaf,) = nym.explain(parameter, {"embed": "data"}, mesh, compute_mapping={"batch": typo}).leaves
+    assert leaf.gradient is not None
+    assert leaf.gradient.startswith("nothing is known: `compute_mapping` shards no batch")
     with pytest.raises(ValueError, match=r"`explain` takes a `compute_mapping` beside the mapping"):
         nym.explain(parameter, compute_mapping={"batch": "data"})
 

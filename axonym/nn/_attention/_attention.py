@@ -11,8 +11,9 @@ from ...named._arguments import check_choice
 from ...named._array import NamedArray
 from ...named._axis import AxisSelection, AxisSelector
 from ...named._named_call import enter_function_scope
+from ...named._sharding import mapping_context
 from ._blocked import attend_in_blocks
-from ._context import ContextChoice, attend_by_heads, attend_in_ring, choose_context
+from ._context import ContextChoice, attend_by_heads, attend_in_ring, choose_context, shape_part
 from ._inputs import AttentionInputs, parse_attention_inputs
 from ._kernels import attend_by_jax, attend_by_splash, find_cudnn_obstacle, find_jax_obstacle, find_splash_obstacle
 from ._mask import AttentionMask
@@ -268,8 +269,20 @@ def explain_attention(
         blocked         the scores of a head are few: 9, at most 4,194,304
     """
     inputs = parse_attention_inputs(*args, block_size=block_size, **options)
-    choice = _choose_implementation(inputs, implementation)
-    if implementation == "auto":
+    context_choice = _choose_context(inputs, context, implementation)
+    if context_choice.context == "all_to_all":
+        with mapping_context(None):  # as on a device
+            return _explain_implementation(shape_part(inputs), implementation, context_choice)
+    return _explain_implementation(inputs, implementation, context_choice)
+
+
+def _explain_implementation(
+    inputs: AttentionInputs, implementation: str, context_choice: ContextChoice
+) -> AttentionChoice:
+    choice = _choose_implementation(inputs, "blocked" if context_choice.context == "ring" else implementation)
+    if context_choice.context == "ring":
+        reason = reason_against_others = "a ring computes in blocks"
+    elif implementation == "auto":
         reason = choice.describe_advantage(inputs)
         reason_against_others = f"{choice.name!r} comes first"
     else:
@@ -280,15 +293,13 @@ def explain_attention(
         for candidate in IMPLEMENTATIONS
         if candidate is not choice
     ]
-    return AttentionChoice(choice.name, reason, tuple(others), *_choose_context(inputs, context, implementation))
+    return AttentionChoice(choice.name, reason, tuple(others), *context_choice)
 
 
 def _choose_context(inputs: AttentionInputs, context: str, implementation: str) -> ContextChoice:
     """Returns how devices exchange keys and values, if an implementation is asked for; see `choose_context`."""
-    name = implementation
-    if implementation == "auto" and context == "auto":
-        name = _choose_implementation(inputs, "auto").name
-    return choose_context(inputs, context, name)
+    has_kernel = context == "auto" and _choose_implementation(inputs, implementation).name in ("splash", "jax")
+    return choose_context(inputs, context, implementation, has_kernel)
 
 
 def _choose_implementation(inputs: AttentionInputs, name: str) -> Implementation:

@@ -57,14 +57,34 @@ def attend_in_blocks(inputs: AttentionInputs) -> NamedArray:
     # The scale is part of the query now, and sinks follow below.
     operands = dataclasses.replace(inputs, query=inputs.scale_query(), scale=None, sinks=None)
     operands = prepare_operands(operands, axes)
-    value = operands.value
     averages, log_sums = cached_jit(_attend_blocks, axes)(operands, starts)
-    if inputs.mask is not None:
+    return finish_averages(averages, log_sums, operands.value, axes.KPos.name, inputs.sinks, inputs.mask is not None)
+
+
+def finish_averages(
+    averages: NamedArray,
+    log_sums: NamedArray,
+    value: NamedArray,
+    key_axis: str,
+    sinks: NamedArray | None,
+    may_lack_keys: bool,
+) -> NamedArray:
+    """Returns the result of attention from the averages of values and the log-sum-exp of the scores of each query.
+
+    Args:
+        averages: The averages.
+        log_sums: The log-sum-exp of scores.
+        value: The values.
+        key_axis: Name of their axis of key positions.
+        sinks: The scores of sinks, if there are some.
+        may_lack_keys: Whether a query may attend to no key.
+    """
+    if may_lack_keys:
         # A query without keys gets the average of all values, as in plain attention; see `get_masked_score`.
         is_empty = log_sums <= get_masked_score(log_sums)
-        averages = where(is_empty, cast_array(value.mean(axes.KPos.name), averages.dtype), averages)
-    if inputs.sinks is not None:
-        averages = apply_sinks(averages, log_sums, inputs.sinks)
+        averages = where(is_empty, cast_array(value.mean(key_axis), averages.dtype), averages)
+    if sinks is not None:
+        averages = apply_sinks(averages, log_sums, sinks)
     return constrain_sharding(averages)
 
 
@@ -176,10 +196,18 @@ def _locate_mask(axes: BlockAxes, block: BlockStarts) -> MaskBlock:
     return MaskBlock(axes.QPos, axes.KPos, block.query, block.key, take)
 
 
-def attend_backward(
-    axes: BlockAxes, saved: Any, gradients: tuple[NamedArray, NamedArray]
-) -> tuple[AttentionInputs, None]:
-    """Returns the gradients of `_attend_blocks` for its operands.
+def _attend_backward(axes: BlockAxes, saved: Any, gradients: tuple[NamedArray, NamedArray]) -> tuple[Any, None]:
+    return round_gradients(sum_gradients(axes, saved, gradients), saved[0]), None
+
+
+def round_gradients(gradients: AttentionInputs, operands: AttentionInputs) -> AttentionInputs:
+    """Returns gradients in the element types of the operands."""
+    differentiated = dataclasses.replace(operands, mask=None, dropout_key=None)
+    return jax.tree.map(lambda gradient, x: gradient.astype(x.dtype), gradients, differentiated)
+
+
+def sum_gradients(axes: BlockAxes, saved: Any, gradients: tuple[NamedArray, NamedArray]) -> AttentionInputs:
+    """Returns the gradients of `_attend_blocks` for its operands, in the element type of the sums.
 
     The averages and sums that are saved may be those of more keys than the operands have. Then it returns the part of
     the gradients that comes from the keys of the operands.
@@ -213,10 +241,8 @@ def attend_backward(
     differentiated = [query, key, value, *(() if bias is None else (bias,))]
     initial = tuple(constrain_sharding(zeros_like(x, log_sums.dtype)) for x in differentiated)
     totals = jax.lax.scan(_skip_blocks(axes, operands, add_block), initial, starts)[0]
-    d_query, d_key, d_value, *d_bias = (
-        cast_array(total, x.dtype) for total, x in zip(totals, differentiated, strict=True)
-    )
-    d_operands = dataclasses.replace(
+    d_query, d_key, d_value, *d_bias = totals
+    return dataclasses.replace(
         operands,
         query=d_query,
         key=d_key,
@@ -225,10 +251,9 @@ def attend_backward(
         mask=None,
         dropout_key=None,
     )
-    return d_operands, None
 
 
-_attend_blocks.defvjp(_attend_forward, attend_backward)
+_attend_blocks.defvjp(_attend_forward, _attend_backward)
 
 
 def _score_block(

@@ -1,10 +1,10 @@
 """Attention of positions that are sharded: keys that go around a ring of devices, or heads in exchange for positions.
 
-Both run on the shards of each device, over all mesh axes of the arrays, so that nothing else is sent than is written
-here. In a ring each device computes its queries with its own keys, sends the keys on and receives those of its
-neighbor, until it has had all (Liu et al., 2023, https://arxiv.org/abs/2310.01889). The softmax is computed online, and
-the backward pass goes around once more, with the gradients of the keys. With all-to-alls each device gets all positions
-of a part of the heads (Jacobs et al., 2023, https://arxiv.org/abs/2309.14509).
+Both run on the shards of each device, over all mesh axes of the arrays, so that queries, keys and values are sent only
+as is written here. In a ring each device computes its queries with its own keys, sends the keys on and receives those
+of its neighbor, until it has had all (Liu et al., 2023, https://arxiv.org/abs/2310.01889). The softmax is computed
+online, and the backward pass goes around once more, with the gradients of the keys. With all-to-alls each device gets
+all positions of a part of the heads (Jacobs et al., 2023, https://arxiv.org/abs/2309.14509).
 """
 
 import dataclasses
@@ -13,34 +13,41 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._jax_compat import is_tracing
 from ...named._arguments import check_choice, check_integer
 from ...named._array import NamedArray, is_named_array
-from ...named._axis import Axis, Names
-from ...named._axis_layout import round_up
+from ...named._axis import Axis, Names, parse_axes
+from ...named._axis_layout import MeshAxes, get_entry_axes, round_up
 from ...named._base import with_array
 from ...named._creation import arange
-from ...named._elementwise._arithmetic import where
 from ...named._elementwise._functions import exp, logaddexp
-from ...named._operation import use_operand_layout
-from ...named._sharding import constrain_sharding, get_sharding, reshard_by_name
+from ...named._sharding import constrain_sharding, get_sharding, mapping_context
 from ...named._static_result import is_array
 from .._layer import cast_array
-from .._map_shards import find_layout, find_mesh_axes, shard_map_by_name
-from ._blocked import BlockAxes, BlockStarts, attend_backward, average_blocks, plan_blocks, prepare_operands
+from .._map_shards import find_mesh_axes, list_free_mesh_axes, map_shards
+from ._blocked import (
+    BlockAxes,
+    BlockStarts,
+    average_blocks,
+    finish_averages,
+    plan_blocks,
+    prepare_operands,
+    round_gradients,
+    sum_gradients,
+)
 from ._inputs import AttentionInputs
 from ._mask import PlacedMask
-from ._scores import apply_sinks, get_masked_score
 
 
 MOST_GATHERED_BYTES = 64 * 2**20
 """With context "auto", keys and values that take more of a device when they are gathered go around a ring instead.
 
-A ring sends as much, needs memory for two shards, and skips fewer blocks of a causal mask.
+A ring needs memory for two shards of them. It sends more, the gradients of keys in 32 bits, and skips fewer blocks of a
+causal mask.
 """
 
 
@@ -58,13 +65,14 @@ class ContextChoice(NamedTuple):
     reason: str
 
 
-def choose_context(inputs: AttentionInputs, context: str, implementation: str) -> ContextChoice:
+def choose_context(inputs: AttentionInputs, context: str, implementation: str, has_kernel: bool) -> ContextChoice:
     """Returns how the devices that share the positions of a sequence exchange keys and values.
 
     Args:
         inputs: The inputs.
         context: What is asked for.
-        implementation: The implementation that is asked for or, for the context "auto", that computes gathered keys.
+        implementation: The implementation that is asked for.
+        has_kernel: Whether gathered keys are computed by a kernel, which the context "auto" prefers to a ring.
 
     Raises:
         ValueError: If the context asked for is unknown or cannot compute this.
@@ -76,12 +84,17 @@ def choose_context(inputs: AttentionInputs, context: str, implementation: str) -
     if context == "all_gather":
         return ContextChoice(context, "it is asked for")
     heads_obstacle, ring_obstacle = find_heads_obstacle(inputs), find_ring_obstacle(inputs)
-    if implementation in ("splash", "jax") or (context == "ring" and implementation == "plain"):
+    if implementation not in ("auto", "blocked"):
         ring_obstacle = f"a ring computes its blocks as 'blocked' does, not as {implementation!r}"
+    elif context == "auto" and has_kernel:
+        ring_obstacle = "it has no kernel, as gathered keys have"
     if context != "auto":
         if obstacle := heads_obstacle if context == "all_to_all" else ring_obstacle:
+            alternatives = "'all_gather' can"
+            if context == "all_to_all" and ring_obstacle is None:
+                alternatives = "'all_gather' and 'ring' can"
             raise ValueError(
-                f"dot_product_attention: context {context!r} cannot compute this: {obstacle}; 'all_gather' can"
+                f"dot_product_attention: context {context!r} cannot compute this: {obstacle}; {alternatives}"
             )
         return ContextChoice(context, "it is asked for")
     # A gather sends keys and values of all devices, an all-to-all queries, keys, values and results of one.
@@ -94,16 +107,24 @@ def choose_context(inputs: AttentionInputs, context: str, implementation: str) -
     if key_bytes <= MOST_GATHERED_BYTES:
         return ContextChoice("all_gather", f"{text}, at most {limit}")
     if ring_obstacle is not None:
-        return ContextChoice("all_gather", f"no ring can compute this: {ring_obstacle}")
+        return ContextChoice("all_gather", f"no ring is used: {ring_obstacle}")
     return ContextChoice("ring", f"{text}, more than {limit}")
 
 
 def _count_device_bytes(x: NamedArray, gathered_axis: str = "") -> int:
     """Returns the bytes of an array on a device, with one of its axes whole."""
-    names = tuple("" if name == gathered_axis else name for name in x.names)
+    return math.prod(_shape_shard(x, (gathered_axis,))) * x.dtype.itemsize
+
+
+def _shape_shard(x: NamedArray, whole_axes: tuple[str | None, ...]) -> tuple[int, ...]:
+    """Returns the shape of an array on a device, with some of its axes whole."""
+    names = tuple("" if name in whole_axes else name for name in x.names)
     sharding = get_sharding(names, x.array.shape)
-    shape = x.array.shape if sharding is None else sharding.shard_shape(x.array.shape)
-    return math.prod(shape) * x.dtype.itemsize
+    if sharding is None:
+        return x.array.shape
+    # Without `shard_shape` of JAX 0.10.2, which fails where some mesh axes are Manual.
+    parts = [_count_devices(get_entry_axes(entry)) for entry in sharding.spec.partitions]
+    return tuple(size // number for size, number in zip(x.array.shape, parts, strict=True))
 
 
 def find_ring_obstacle(inputs: AttentionInputs) -> str | None:
@@ -116,23 +137,31 @@ def find_heads_obstacle(inputs: AttentionInputs) -> str | None:
     if obstacle := _find_obstacle(inputs):
         return obstacle
     if _find_heads(inputs) is None:
-        return "no axis of query, key and value but those of positions has a size that their devices divide"
+        shared = [
+            axis for axis in inputs.query.axes if axis.name in inputs.key.names and axis.name in inputs.value.names
+        ]
+        sizes = ", ".join(f"{axis.name}: {axis.size}" for axis in shared if axis.name not in inputs.contracted)
+        devices = _count_devices(find_context_axes(inputs))
+        return f"query, key and value share no axis whose part on a device {devices} devices could divide ({sizes})"
     return None
 
 
 def _find_obstacle(inputs: AttentionInputs) -> str | None:
+    mesh = jax.sharding.get_abstract_mesh()
+    if len(list_free_mesh_axes(mesh)) < len(mesh.axis_names):
+        return "some mesh axes are Manual here"
+    for name in inputs.contracted:
+        if find_mesh_axes(inputs.query.resolve_axis(name)):
+            return f"axis {name!r}, which is contracted, is sharded"
     if inputs.dropout:
         return "devices would drop the same weights"
-    for label, x in _list_labeled_arrays(inputs):
+    devices, keys = _count_devices(find_context_axes(inputs)), inputs.key.axis_size(inputs.key_axis)
+    if keys % devices:
+        return f"axis {inputs.key_axis!r} has size {keys}, which {devices} devices cannot divide"
+    for label, x in inputs.list_score_operands():
         if {inputs.query_axis, inputs.key_axis}.issubset(x.names):
             return f"the {label} has both axes of positions, of which a device has one part"
     return None
-
-
-def _list_labeled_arrays(inputs: AttentionInputs) -> list[tuple[str, NamedArray]]:
-    mask_arrays = () if inputs.mask is None else inputs.mask.arrays
-    labeled = [("bias", inputs.bias), *(("mask", x) for x in mask_arrays)]
-    return [(label, x) for label, x in labeled if x is not None]
 
 
 def _find_heads(inputs: AttentionInputs) -> str | None:
@@ -170,22 +199,14 @@ def _map_inputs(
         leaf_names = leaves[place].names if is_named_array(leaves[place]) else ()
         names.append(tuple(query_axis or "" if name == inputs.key_axis else name for name in leaf_names))
 
-    def rebuild(shards: tuple[Any, ...]) -> AttentionInputs:
-        filled = list(leaves)
+    def run(mesh_axes: MeshAxes, *shards: Any) -> tuple[Any, ...]:
+        shard_leaves = [*leaves]
         for place, shard in zip(places, shards, strict=True):
-            filled[place] = with_array(leaves[place], shard) if is_named_array(leaves[place]) else shard
-        return jax.tree.unflatten(treedef, filled)
+            shard_leaves[place] = with_array(leaves[place], shard) if is_named_array(leaves[place]) else shard
+        return tuple(result.array for result in fn(jax.tree.unflatten(treedef, shard_leaves)))
 
-    with use_operand_layout(names, arrays):
-        layout = find_layout(names, [array.shape for array in arrays])
-        arrays = [reshard_by_name(array, array_names) for array, array_names in zip(arrays, names, strict=True)]
-
-    def run(*shards: Any) -> tuple[Any, ...]:
-        return tuple(result.array for result in fn(rebuild(shards)))
-
-    call = shard_map_by_name(run, layout, names, [result.names for result in results], check_vma=False)
-    call = call if is_tracing() else jax.jit(call)
-    return tuple(with_array(result, array) for result, array in zip(results, call(*arrays), strict=True))
+    mapped = map_shards(run, arrays, names, [result.names for result in results], check_vma=False)
+    return tuple(with_array(result, array) for result, array in zip(results, mapped, strict=True))
 
 
 class _Ring(NamedTuple):
@@ -212,9 +233,9 @@ class _Ring(NamedTuple):
 
     def put_keys(self, operands: AttentionInputs, arrays: list[NamedArray]) -> AttentionInputs:
         """Returns inputs with these arrays."""
-        received = iter(arrays)
+        remaining_arrays = iter(arrays)
         return jax.tree.map(
-            lambda leaf: next(received) if self._has_keys(leaf) else leaf, operands, is_leaf=is_named_array
+            lambda leaf: next(remaining_arrays) if self._has_keys(leaf) else leaf, operands, is_leaf=is_named_array
         )
 
     def _has_keys(self, leaf: Any) -> bool:
@@ -234,7 +255,7 @@ def attend_in_ring(inputs: AttentionInputs) -> NamedArray:
         mask = PlacedMask(mask, q_positions, k_positions)
     operands = dataclasses.replace(inputs, query=inputs.scale_query(), scale=None, sinks=None, mask=mask)
 
-    def attend_to_own_keys(operands: AttentionInputs) -> tuple[NamedArray, ...]:
+    def average_local_keys(operands: AttentionInputs) -> tuple[NamedArray, ...]:
         axes, starts = plan_blocks(operands)
         return average_blocks(axes, prepare_operands(operands, axes), starts)
 
@@ -242,14 +263,9 @@ def attend_in_ring(inputs: AttentionInputs) -> NamedArray:
         axes, starts = plan_blocks(operands)
         return _attend_ring(_Ring(axes, mesh_axes), prepare_operands(operands, axes), starts)
 
-    averages, log_sums = _map_inputs(attend, operands, jax.eval_shape(attend_to_own_keys, operands))
-    if mask is not None and not mask.has_own_key:
-        # A query without keys gets the average of all values, as in plain attention; see `get_masked_score`.
-        is_empty = log_sums <= get_masked_score(log_sums)
-        averages = where(is_empty, cast_array(inputs.value.mean(inputs.key_axis), averages.dtype), averages)
-    if inputs.sinks is not None:
-        averages = apply_sinks(averages, log_sums, inputs.sinks)
-    return constrain_sharding(averages)
+    averages, log_sums = _map_inputs(attend, operands, eqx.filter_eval_shape(average_local_keys, operands))
+    may_lack_keys = mask is not None and not mask.allows_same_index
+    return finish_averages(averages, log_sums, inputs.value, inputs.key_axis, inputs.sinks, may_lack_keys)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -280,9 +296,7 @@ def _attend_ring_backward(
     operands, starts, averages, log_sums = saved
 
     def compute_gradients(keys: list[NamedArray]) -> AttentionInputs:
-        shard = ring.put_keys(operands, keys)
-        terms, _ = attend_backward(ring.axes, (shard, starts, averages, log_sums), gradients)
-        return jax.tree.map(lambda term: term.astype(log_sums.dtype), terms)
+        return sum_gradients(ring.axes, (ring.put_keys(operands, keys), starts, averages, log_sums), gradients)
 
     def send_gradients(totals: AttentionInputs) -> AttentionInputs:
         """Returns the totals with those of keys from the device before, to which they come after a whole turn."""
@@ -296,12 +310,24 @@ def _attend_ring_backward(
     keys = ring.take_keys(operands)
     others = jax.lax.axis_size(ring.mesh_axes) - 1
     (totals, _), _ = jax.lax.scan(add_shard, (compute_gradients(keys), keys), None, length=others)
-    totals = send_gradients(totals)
-    differentiated = dataclasses.replace(operands, mask=None, dropout_key=None)
-    return jax.tree.map(lambda total, x: total.astype(x.dtype), totals, differentiated), None
+    return round_gradients(send_gradients(totals), operands), None
 
 
 _attend_ring.defvjp(_attend_ring_forward, _attend_ring_backward)
+
+
+def shape_part(inputs: AttentionInputs) -> AttentionInputs:
+    """Returns the shapes of what a device gets of the inputs for its part of the heads."""
+    heads, devices = _find_heads(inputs), _count_devices(find_context_axes(inputs))
+
+    def shape_array(leaf: Any) -> Any:
+        if not is_named_array(leaf):
+            return leaf
+        shape = _shape_shard(leaf, (inputs.query_axis, inputs.key_axis))
+        sizes = [size // devices if name == heads else size for name, size in zip(leaf.names, shape, strict=True)]
+        return with_array(leaf, jax.ShapeDtypeStruct(tuple(sizes), leaf.dtype))
+
+    return jax.tree.map(shape_array, inputs, is_leaf=is_named_array)
 
 
 def attend_by_heads(inputs: AttentionInputs, run: Callable[[AttentionInputs], NamedArray]) -> NamedArray:
@@ -335,10 +361,12 @@ def attend_by_heads(inputs: AttentionInputs, run: Callable[[AttentionInputs], Na
 
     def attend(inputs: AttentionInputs) -> tuple[NamedArray, ...]:
         result = run(jax.tree.map(exchange, inputs, is_leaf=is_named_array))
-        split, concatenated = result.names.index(query_axis), result.names.index(heads)
-        return (with_array(result, jax.lax.all_to_all(result.array, mesh_axes, split, concatenated, tiled=True)),)
+        query_dim, heads_dim = result.names.index(query_axis), result.names.index(heads)
+        return (with_array(result, jax.lax.all_to_all(result.array, mesh_axes, query_dim, heads_dim, tiled=True)),)
 
-    [result] = _map_inputs(attend, inputs, jax.eval_shape(lambda inputs: (run(inputs),), inputs))
+    with mapping_context(None):  # as on a device
+        results = eqx.filter_eval_shape(lambda inputs: (run(inputs),), shape_part(inputs))
+    [result] = _map_inputs(attend, inputs, results)
     return constrain_sharding(result)
 
 
@@ -365,6 +393,7 @@ def zigzag_positions(Pos: Axis, parts: int) -> NamedArray:
         >>> nym.nn.zigzag_positions(nym.Axis("pos", 8), 2).array
         Array([0, 1, 6, 7, 2, 3, 4, 5], dtype=int32)
     """
+    [Pos] = parse_axes((Pos,))
     parts = check_integer("zigzag_positions: `parts`", parts, 1)
     if Pos.size % (2 * parts):
         raise ValueError(

@@ -64,10 +64,7 @@ class AttentionInputs:
     def find_foreign_axis(self) -> str | None:
         """Returns which axis the scores have that neither query nor key has, None if they have none."""
         score_names = {*self.query.names, *self.key.names} - {*self.contracted}
-        operands = [] if self.bias is None else [("bias", self.bias)]
-        if self.mask is not None:
-            operands += [("mask", x) for x in self.mask.arrays]
-        for label, x in operands:
+        for label, x in self.list_score_operands():
             for name in x.names:
                 if name not in score_names:
                     return f"the {label} has axis {name!r}, which neither query nor key has"
@@ -76,6 +73,12 @@ class AttentionInputs:
                 if name not in self.query.names:
                     return f"the scale has axis {name!r}, which the query lacks"
         return None
+
+    def list_score_operands(self) -> list[tuple[str, NamedArray]]:
+        """Returns the arrays that have axes of the scores, each with what it is."""
+        mask_arrays = () if self.mask is None else self.mask.arrays
+        bias = () if self.bias is None else (self.bias,)
+        return [*(("bias", x) for x in bias), *(("mask", x) for x in mask_arrays)]
 
     def count_scores(self) -> int:
         """Returns the number of scores of a head: queries times keys."""
@@ -185,6 +188,7 @@ def _place_mask(
             f"dot_product_attention: `positions` {format_shape(positions)} are those of queries and keys, and there "
             f"are {queries} queries and {KPos.size} keys"
         )
+    positions = positions.astype(jnp.int32)  # differences of positions have signs
     return None if mask is None else PlacedMask(mask, positions, positions.rename({query_axis: KPos.name}))
 
 

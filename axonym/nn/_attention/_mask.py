@@ -265,7 +265,7 @@ class AttentionMask(eqx.Module):
         return True
 
     @property
-    def has_own_key(self) -> bool:
+    def allows_same_index(self) -> bool:
         """Whether each query is known to attend to the key with its own index."""
         return False
 
@@ -293,7 +293,7 @@ class _CausalMask(AttentionMask):
     offset: Any
 
     @property
-    def has_own_key(self) -> bool:
+    def allows_same_index(self) -> bool:
         return isinstance(self.offset, int) and self.offset >= 0
 
     def compute_block(self, block: MaskBlock) -> NamedArray:
@@ -329,7 +329,7 @@ class _SlidingWindowMask(AttentionMask):
     offset: Any
 
     @property
-    def has_own_key(self) -> bool:
+    def allows_same_index(self) -> bool:
         return isinstance(self.size, int) and isinstance(self.offset, int) and abs(self.offset) < self.size
 
     def compute_block(self, block: MaskBlock) -> NamedArray:
@@ -348,7 +348,7 @@ class _SegmentMask(AttentionMask):
     key_ids: NamedArray | None
 
     @property
-    def has_own_key(self) -> bool:
+    def allows_same_index(self) -> bool:
         return self.key_ids is not None and self.key_ids.array is self.query_ids.array
 
     def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
@@ -380,10 +380,10 @@ class _CombinedMask(AttentionMask):
     second: AttentionMask
 
     @property
-    def has_own_key(self) -> bool:
+    def allows_same_index(self) -> bool:
         if self.operator == "&":
-            return self.first.has_own_key and self.second.has_own_key
-        return self.first.has_own_key or self.second.has_own_key
+            return self.first.allows_same_index and self.second.allows_same_index
+        return self.first.allows_same_index or self.second.allows_same_index
 
     def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
         return _CombinedMask(self.operator, self.first.bind_axes(QPos, KPos), self.second.bind_axes(QPos, KPos))
@@ -428,8 +428,8 @@ class PlacedMask(AttentionMask):
     k_positions: NamedArray
 
     @property
-    def has_own_key(self) -> bool:
-        return self.mask.has_own_key and self.q_positions.array is self.k_positions.array
+    def allows_same_index(self) -> bool:
+        return self.mask.allows_same_index and self.q_positions.array is self.k_positions.array
 
     def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
         return PlacedMask(self.mask.bind_axes(QPos, KPos), self.q_positions, self.k_positions)

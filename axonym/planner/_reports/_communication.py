@@ -181,7 +181,7 @@ class CommunicationReport(PrintedReport):
             change = f"from {array.source} to {array.target}"
             yield f"Replicated and sliced again: {subject}, {change}; reshard in smaller steps"
         if self.platform == "cpu" and self.collectives:
-            yield "XLA for CPUs sends bfloat16 as float32 and makes no reduce-scatter; TPUs and GPUs send less."
+            yield "XLA for CPUs sends bfloat16 as float32 and scatters no sums by itself; TPUs and GPUs send less."
 
     def _make_html(self, limit: int | None) -> str:
         rows = [GridRow((*_make_cells(collective), collective.cause)) for collective in self.collectives[:limit]]
