@@ -349,6 +349,7 @@ from .partitioning import (
     axis_mapping as axis_mapping,
     current_mapping as current_mapping,
     current_thread_local_mapping as current_thread_local_mapping,
+    diloco as diloco,
     fsdp as fsdp,
     infer_resource_partitions as infer_resource_partitions,
     microbatch as microbatch,

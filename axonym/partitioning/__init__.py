@@ -3,6 +3,7 @@
 from ._active_mapping import axis_mapping as axis_mapping
 from ._fsdp import Optimizer as Optimizer, fsdp as fsdp, sharded_optimizer as sharded_optimizer
 from ._leaves import ShardedBy as ShardedBy
+from ._local_updates import DiLoCo as DiLoCo, LocalState as LocalState, diloco as diloco
 from ._mapping import (
     AxisMapping as AxisMapping,
     PhysicalAxisSpec as PhysicalAxisSpec,

@@ -1,0 +1,276 @@
+"""Replicas that train on their own and exchange parameters every few steps: `diloco`."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from ..named._arguments import check_callable, check_integer, check_number
+from ..named._array import is_named_array
+from ..named._axis import Axis
+from ..named._base import with_array
+from ..named._creation import zeros_like
+from ..named._static_result import is_array
+from ..named._traceback import make_error
+from ..named._transforms import vmap
+from ._active_mesh import get_active_mesh
+from ._mapping import current_mapping
+from ._shard import shard_array
+
+
+class LocalState(eqx.Module):
+    """What replicas that train on their own have, and what they share; see `diloco`.
+
+    Attributes:
+        model: The parameters of each replica: named arrays with the axis of replicas, plain ones with one more first.
+        state: What else each replica carries from step to step, such as the state of its optimizer.
+        anchor: The parameters that all replicas had after the last exchange.
+        momentum: The momentum of the exchanges, with the structure of `anchor`.
+        count: How many steps were run.
+
+    Example:
+        >>> import axonym as nym
+        >>> train_step = nym.diloco(lambda model, state, x: (model, state, x.sum()), replicas=2)
+        >>> train_step.init(nym.ones({"embed": 3}), None).model.shape
+        (replica: 2, embed: 3)
+    """
+
+    model: Any
+    state: Any
+    anchor: Any
+    momentum: Any
+    count: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class DiLoCo:
+    """A train step of replicas that exchange parameters every few steps; see `diloco`.
+
+    Attributes:
+        step: The step of one replica.
+        axis: The name of the axis of replicas, and of the mesh axis that it is sharded over.
+        every: After how many steps replicas exchange parameters.
+        batch_axis: The axis of a batch that is divided between replicas.
+        learning_rate: That of an exchange.
+        momentum: That of exchanges.
+        replicas: The number of replicas; None for the size of the mesh axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.diloco(lambda model, state, x: (model, state, x.sum()), every=36).every
+        36
+    """
+
+    step: Callable[..., Any]
+    axis: str
+    every: int
+    batch_axis: str
+    learning_rate: float
+    momentum: float
+    replicas: int | None
+
+    def init(self, model: Any, state: Any) -> LocalState:
+        """Returns the state of all replicas, each of which has this model.
+
+        Args:
+            model: The parameters.
+            state: What else a step takes and returns, such as the state of an optimizer.
+
+        Raises:
+            ValueError: If the number of replicas is neither given nor the size of an axis of the active mesh.
+
+        Example:
+            >>> import axonym as nym
+            >>> train_step = nym.diloco(lambda model, state, x: (model, state, x.sum()), replicas=2)
+            >>> train_step.init({"bias": nym.zeros({"mlp": 4})}, None).anchor
+            {'bias': NamedArray(float32, mlp: 4, [0., 0., 0., 0.])}
+        """
+        replicas = self._find_axis()
+        stack = functools.partial(_map_arrays, functools.partial(_stack_copies, replicas))
+        momentum = _map_arrays(lambda x: zeros_like(x) if is_named_array(x) else jnp.zeros_like(x), model)
+        return LocalState(stack(model), stack(state), model, momentum, jnp.zeros((), jnp.int32))
+
+    def __call__(self, local_state: LocalState, *batch: Any) -> tuple[LocalState, Any]:
+        """Runs a step of each replica, and exchanges parameters if enough were run.
+
+        Args:
+            local_state: The state of all replicas.
+            *batch: The other arguments of a step. Named arrays with the batch axis are divided between replicas, each
+                of which takes every n-th example; those that have the axis of replicas are taken as they are.
+
+        Returns:
+            The new state, and the results of each replica: named arrays with the axis of replicas, plain ones with one
+            more first.
+        """
+        replicas = self._find_axis()
+        split = functools.partial(_split_batch, replicas, self.batch_axis)
+        batch = jax.tree.map(split, batch, is_leaf=is_named_array)
+        run = vmap(lambda model, state, *batch: self.step(model, state, *batch), replicas)
+        model, state, results = run(local_state.model, local_state.state, *batch)
+        count = local_state.count + 1
+        # Models may have leaves that are no arrays, such as activation functions.
+        shared, static = eqx.partition((model, local_state.anchor, local_state.momentum), is_array)
+        shared = jax.lax.cond(count % self.every == 0, self._exchange, lambda shared: shared, shared)
+        model, anchor, momentum = eqx.combine(shared, static)
+        return LocalState(model, state, anchor, momentum, count), results
+
+    def _exchange(self, shared: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        """Returns the parameters of replicas, what they share, and the momentum, after an exchange."""
+        replicas = self._find_axis()
+        model, anchor, momentum = shared
+
+        def subtract_mean(parameter: Any, local: Any) -> Any:
+            if not _is_parameter(parameter):
+                return parameter
+            mean = local.mean(replicas.name) if is_named_array(local) else local.mean(0)
+            return parameter - mean
+
+        gradient = _map_arrays(subtract_mean, anchor, model)
+        momentum = _map_arrays(
+            lambda total, term: self.momentum * total + term if _is_parameter(term) else total, momentum, gradient
+        )
+
+        def update(parameter: Any, term: Any, total: Any) -> Any:
+            if not _is_parameter(parameter):
+                return parameter
+            # Nesterov's momentum as Sutskever et al. (2013) write it, and PyTorch and optax compute it.
+            return parameter - self.learning_rate * (term + self.momentum * total)
+
+        anchor = _map_arrays(update, anchor, gradient, momentum)
+        model = _map_arrays(
+            lambda local, parameter: _stack_copies(replicas, parameter) if _is_parameter(parameter) else local,
+            model,
+            anchor,
+        )
+        return model, anchor, momentum
+
+    def _find_axis(self) -> Axis:
+        mesh = get_active_mesh()
+        replicas, mapping = self.replicas, current_mapping()
+        if mesh is not None and self.axis in mesh.axis_names:
+            replicas = mesh.shape[self.axis] if replicas is None else replicas
+            if mapping is not None and self.axis not in mapping.mesh_axes(self.axis):
+                raise make_error(
+                    ValueError,
+                    f"`diloco` has an axis {self.axis!r} of replicas, which the mapping does not shard over the mesh "
+                    f"axis {self.axis!r}; add {{{self.axis!r}: {self.axis!r}}} to it, and leave that mesh axis to it.",
+                )
+        if replicas is None:
+            raise make_error(
+                ValueError,
+                f"`diloco` takes the number of replicas from the mesh axis {self.axis!r}, and no such mesh is active; "
+                "set one with `jax.set_mesh`, or give `replicas`.",
+            )
+        return Axis(self.axis, replicas)
+
+
+def diloco(
+    step: Callable[..., Any],
+    axis: str = "replica",
+    every: int = 36,
+    *,
+    batch_axis: str = "batch",
+    learning_rate: float = 0.7,
+    momentum: float = 0.9,
+    replicas: int | None = None,
+) -> DiLoCo:
+    """Makes a train step of replicas that train on their own and exchange parameters every few steps.
+
+    Nothing is sent over the mesh axis of replicas but once in `every` steps, so that it may be a slow network. Each
+    replica updates its own parameters with its part of the batch. In an exchange, what they have changed on average is
+    the gradient of an outer optimizer, Nesterov's, whose result all replicas go on with; optimizers of replicas keep
+    their states. Source: DiLoCo (Douillard et al., 2023, https://arxiv.org/abs/2311.08105), whose outer learning rate
+    and momentum are the defaults.
+
+    Compile it by `named_jit` or `fsdp`, with a mapping that shards the axis of replicas over the mesh axis of its name,
+    and the batch over others.
+
+    Args:
+        step: The step of one replica: a function of its model, its state and a batch that returns a new model, a new
+            state and any results.
+        axis: The name of the mesh axis of replicas, and of the axis that arrays get for them.
+        every: After how many steps replicas exchange parameters.
+        batch_axis: The axis of a batch that is divided between replicas.
+        learning_rate: That of an exchange.
+        momentum: That of exchanges.
+        replicas: The number of replicas; if None, the size of the mesh axis.
+
+    Returns:
+        A function of a `LocalState`, which its method `init` makes, and a batch, that returns a new state and the
+        results of each replica.
+
+    Raises:
+        TypeError: If `step` is not callable or a number is none.
+        ValueError: If a number is out of its range.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> def step(weight, state, x):
+        ...     gradient = jax.grad(lambda weight: nym.mean(nym.dot(x, weight, axis="embed") ** 2).scalar())(weight)
+        ...     return weight - 0.1 * gradient, state, None
+        >>> train_step = nym.diloco(step, every=2, replicas=2)
+        >>> state = train_step.init(nym.ones({"embed": 3}), None)
+        >>> state, _ = train_step(state, nym.arange({"batch": 4, "embed": 3}) / 10)
+        >>> state.model.shape, int(state.count)
+        ((replica: 2, embed: 3), 1)
+    """
+    check_callable("diloco", step)
+    return DiLoCo(
+        step,
+        axis,
+        check_integer("diloco: `every`", every, 1),
+        batch_axis,
+        check_number("diloco: `learning_rate`", learning_rate, above=0),
+        check_number("diloco: `momentum`", momentum, least=0, below=1),
+        None if replicas is None else check_integer("diloco: `replicas`", replicas, 1),
+    )
+
+
+def _map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """Maps named arrays and plain ones, and keeps other leaves of the first tree."""
+
+    def call(leaf: Any, *others: Any) -> Any:
+        return fn(leaf, *others) if is_named_array(leaf) or is_array(leaf) else leaf
+
+    return jax.tree.map(call, tree, *rest, is_leaf=is_named_array)
+
+
+def _is_parameter(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _stack_copies(replicas: Axis, x: Any) -> Any:
+    """Returns an array with one more axis, first, along which it is the same; the others stay sharded as they are."""
+    array = x.array if is_named_array(x) else jnp.asarray(x)
+    mapping, sharding = current_mapping(), jax.typeof(array).sharding
+    shape, dims = (replicas.size, *array.shape), tuple(range(1, array.ndim + 1))
+    if AxisType.Explicit in sharding.mesh.axis_types:
+        entry = None if mapping is None else mapping.mesh_axes(replicas.name) or None
+        spec = PartitionSpec(entry, *sharding.spec.partitions)
+        array = jax.lax.broadcast_in_dim(array, shape, dims, out_sharding=NamedSharding(sharding.mesh, spec))
+    else:
+        array = jax.lax.broadcast_in_dim(array, shape, dims)
+        if mapping is not None and not is_named_array(x):  # named ones are sharded by the function that returns them
+            array = shard_array(array, (replicas.name, *[""] * (array.ndim - 1)), mapping)
+    return with_array(x, array, (replicas.name, *x.names)) if is_named_array(x) else array
+
+
+def _split_batch(replicas: Axis, batch_axis: str, x: Any) -> Any:
+    """Returns an array with the batch axis divided between replicas, unless it has their axis."""
+    if not is_named_array(x) or batch_axis not in x.names or replicas.name in x.names:
+        return x
+    size = x.axis_size(batch_axis)
+    if size % replicas.size:
+        raise make_error(
+            ValueError,
+            f"`diloco` divides axis {batch_axis!r} of size {size} between {replicas.size} replicas, of which it is no "
+            "multiple.",
+        )
+    # A replica takes every n-th example, so that the devices of the batch need no examples of others.
+    return x.unflatten_axis(batch_axis, (Axis(batch_axis, size // replicas.size), replicas))
