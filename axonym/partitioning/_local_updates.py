@@ -15,6 +15,7 @@ from ..named._array import is_named_array
 from ..named._axis import Axis
 from ..named._base import with_array
 from ..named._creation import zeros_like
+from ..named._format import format_value
 from ..named._static_result import is_array
 from ..named._traceback import make_error
 from ..named._transforms import vmap
@@ -107,10 +108,16 @@ class DiLoCo:
             The new state, and the results of each replica: named arrays with the axis of replicas, plain ones with one
             more first.
         """
+        if not isinstance(local_state, LocalState):
+            raise make_error(
+                TypeError,
+                "A step of `diloco` takes a `LocalState`, which its method `init` makes, and a batch, not "
+                f"{format_value(local_state)}.",
+            )
         replicas = self._find_axis()
         split = functools.partial(_split_batch, replicas, self.batch_axis)
         batch = jax.tree.map(split, batch, is_leaf=is_named_array)
-        run = vmap(lambda model, state, *batch: self.step(model, state, *batch), replicas)
+        run = vmap(self._run_step, replicas)
         model, state, results = run(local_state.model, local_state.state, *batch)
         count = local_state.count + 1
         # Models may have leaves that are no arrays, such as activation functions.
@@ -118,6 +125,16 @@ class DiLoCo:
         shared = jax.lax.cond(count % self.every == 0, self._exchange, lambda shared: shared, shared)
         model, anchor, momentum = eqx.combine(shared, static)
         return LocalState(model, state, anchor, momentum, count), results
+
+    def _run_step(self, model: Any, state: Any, *batch: Any) -> tuple[Any, Any, Any]:
+        results = self.step(model, state, *batch)
+        if not isinstance(results, tuple) or len(results) != 3:
+            raise make_error(
+                TypeError,
+                "The step of `diloco` returns a model, a state and any results, None if there are none, not "
+                f"{format_value(results)}.",
+            )
+        return results
 
     def _exchange(self, shared: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         """Returns the parameters of replicas, what they share, and the momentum, after an exchange."""
@@ -154,17 +171,20 @@ class DiLoCo:
         replicas, mapping = self.replicas, current_mapping()
         if mesh is not None and self.axis in mesh.axis_names:
             replicas = mesh.shape[self.axis] if replicas is None else replicas
-            if mapping is not None and self.axis not in mapping.mesh_axes(self.axis):
+            names = () if mapping is None else [name for name in mapping if self.axis in mapping.mesh_axes(name)]
+            if mapping is not None and [*names] != [self.axis]:
                 raise make_error(
                     ValueError,
-                    f"`diloco` has an axis {self.axis!r} of replicas, which the mapping does not shard over the mesh "
-                    f"axis {self.axis!r}; add {{{self.axis!r}: {self.axis!r}}} to it, and leave that mesh axis to it.",
+                    f"`diloco` leaves mesh axis {self.axis!r} to the axis {self.axis!r} of replicas, and the mapping "
+                    f"gives it to {', '.join(map(repr, names)) or 'none'}; map {{{self.axis!r}: {self.axis!r}}}, and "
+                    "the batch to others.",
                 )
         if replicas is None:
+            have = "no mesh is active" if mesh is None else f"the mesh has {', '.join(map(repr, mesh.axis_names))}"
             raise make_error(
                 ValueError,
-                f"`diloco` takes the number of replicas from the mesh axis {self.axis!r}, and no such mesh is active; "
-                "set one with `jax.set_mesh`, or give `replicas`.",
+                f"`diloco` takes the number of replicas from mesh axis {self.axis!r}, and {have}; set a mesh with this "
+                "axis, or give `replicas`.",
             )
         return Axis(self.axis, replicas)
 
@@ -263,6 +283,12 @@ def _stack_copies(replicas: Axis, x: Any) -> Any:
 
 def _split_batch(replicas: Axis, batch_axis: str, x: Any) -> Any:
     """Returns an array with the batch axis divided between replicas, unless it has their axis."""
+    if is_array(x) and x.ndim and x.shape[0] != replicas.size:
+        raise make_error(
+            TypeError,
+            f"`diloco` divides the named arrays of a batch between replicas; an array of shape {x.shape} is not named, "
+            "use `named`.",
+        )
     if not is_named_array(x) or batch_axis not in x.names or replicas.name in x.names:
         return x
     size = x.axis_size(batch_axis)

@@ -142,16 +142,25 @@ def test_leaves_that_are_no_arrays_stay_and_integers_are_those_of_each_replica()
 
 def test_what_does_not_fit_is_an_error():
     train_step = nym.diloco(train_by_descent)
-    with pytest.raises(ValueError, match="takes the number of replicas from the mesh axis 'replica', and no such mesh"):
+    with pytest.raises(ValueError, match="number of replicas from mesh axis 'replica', and no mesh is active"):
         train_step.init(make_model(), None)
     with jax.set_mesh(nym.create_mesh((4, 2), ("replica", "data"))):
-        with (
-            nym.axis_mapping({"batch": ("replica", "data")}),
-            pytest.raises(ValueError, match=r"add \{'replica': 'replica'\} to it, and leave that mesh axis to it"),
-        ):
-            train_step.init(make_model(), None)
+        for mapping, name in (({"batch": ("replica", "data")}, "'batch'"), ({"batch": "data"}, "none")):
+            with (
+                nym.axis_mapping(mapping),
+                pytest.raises(ValueError, match=rf"gives it to {name}; map \{{'replica': 'replica'\}}, and the batch"),
+            ):
+                train_step.init(make_model(), None)
+        with pytest.raises(ValueError, match="and the mesh has 'replica', 'data'; set a mesh with this axis"):
+            nym.diloco(train_by_descent, "pod").init(make_model(), None)
         state = train_step.init(make_model(), None)
         with pytest.raises(ValueError, match="divides axis 'batch' of size 6 between 4 replicas"):
             train_step(state, draw_batch(0)["batch", :6])
+        with pytest.raises(TypeError, match=r"an array of shape \(16, 8\) is not named, use `named`"):
+            train_step(state, draw_batch(0).array)
+        with pytest.raises(TypeError, match="takes a `LocalState`, which its method `init` makes, and a batch, not"):
+            train_step(make_model(), draw_batch(0))
+        with pytest.raises(TypeError, match="returns a model, a state and any results, None if there are none, not"):
+            nym.diloco(lambda model, state, x: (model, state))(state, draw_batch(0))
     with pytest.raises(ValueError, match="`every`"):
         nym.diloco(train_by_descent, every=0)

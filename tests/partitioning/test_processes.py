@@ -166,3 +166,44 @@ def test_typed_gradients_are_those_of_one_process():
     """Processes along `replica`, and along `data`."""
     outputs = run(TYPED, timeout=240)
     assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True] * 2
+
+
+CONTEXT = """
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+start()
+axes = nym.make_axes(batch=2, pos=16, heads=4, dim=4)
+query, key, value = (nym.random.normal(jax.random.key(seed), axes) for seed in range(3))
+positions = nym.nn.zigzag_positions(axes[1], 4)
+
+def compute_loss(query, key, value, positions, **options):
+    key, value = (x.rename({"pos": "key_pos"}) for x in (key, value))
+    mask = nym.nn.AttentionMask.causal()
+    out = nym.nn.dot_product_attention(
+        "key_pos", "dim", query, key, value, mask, positions=positions, QPos="pos", **options
+    )
+    return nym.sum(out**2).scalar()
+
+expected = jax.jit(jax.value_and_grad(compute_loss, (0, 1, 2)))(query, key, value, None)
+expected = jax.tree.map(np.asarray, (expected[0], [x["pos", positions] for x in expected[1]]))
+placed = [x["pos", positions] for x in (query, key, value)]
+mapping = {"pos": "context"}
+for axis_types, context in (("auto", "ring"), ("explicit", "ring"), ("auto", "all_to_all"), ("explicit", "all_to_all")):
+    with jax.set_mesh(nym.create_mesh((4,), ("context",), axis_types=axis_types)):
+        step = nym.named_jit(
+            lambda *operands: jax.value_and_grad(compute_loss, (0, 1, 2))(*operands, context=context), mapping
+        )
+        loss, gradients = step(*nym.shard((*placed, positions), mapping))
+        np.testing.assert_allclose(float(loss), expected[0], rtol=1e-5)
+        for gradient, array in zip(gradients, jax.tree.leaves(expected[1]), strict=True):
+            whole = multihost_utils.process_allgather(gradient.array, tiled=True)
+            np.testing.assert_allclose(whole, array, rtol=1e-4, atol=1e-5)
+print("done", PROCESS)
+"""
+
+
+def test_positions_that_processes_share():
+    """Keys that go from one process to the other, and heads in exchange for positions."""
+    assert [f"done {process}" in output for process, output in enumerate(run(CONTEXT, 2, 2, timeout=240))] == [True] * 2
