@@ -18,8 +18,8 @@ EXCEPTIONS = {
     "their results are integers or booleans": """
         all any argmax argmin array_equal array_equiv allclose count_nonzero isin nanargmax nanargmin nonzero packbits
         unpackbits unique_all unique_counts unique_inverse linalg.matrix_rank ndim iscomplex isreal is_named_array
-        nn.causal_mask nn.one_hot nn.explain_attention random.bernoulli random.binomial random.categorical
-        random.geometric random.multinomial random.poisson random.rademacher random.randint""",
+        nn.causal_mask nn.one_hot nn.explain_attention nn.zigzag_positions random.bernoulli random.binomial
+        random.categorical random.geometric random.multinomial random.poisson random.rademacher random.randint""",
     "their derivatives are zero or not defined": "fmod gcd lcm frexp ldexp nextafter spacing heaviside",
     "they make arrays, or draw them from numbers alone": """
         arange eye full full_like geomspace linspace logspace named ones ones_like zeros zeros_like fft.fftfreq
@@ -33,7 +33,7 @@ EXCEPTIONS = {
         nn.LinearRotaryScaling nn.DynamicRotaryScaling nn.Llama3RotaryScaling nn.RotaryScaling nn.YarnRotaryScaling
         nn.BatchStatistics nn.AttentionChoice Shape ScanCheckpointPolicy""",
     "they update parameters": """
-        nn.mup_learning_rates quantization.accumulate_gradients quantization.apply_updates
+        diloco nn.mup_learning_rates quantization.accumulate_gradients quantization.apply_updates
         quantization.partition_overwrites""",
 }
 """Public names that no case is for, by the reason."""
