@@ -102,13 +102,17 @@ def is_tracing() -> bool:
     return False
 
 
-def find_platform() -> str:
-    """Returns the platform of the active mesh, such as "cpu", "gpu" or "tpu", else that of JAX's default devices.
+def find_platform(mesh: Any = None) -> str:
+    """Returns the platform of a mesh, such as "cpu", "gpu" or "tpu", else that of JAX's default devices.
 
     Relies on the attribute `abstract_device` of an abstract mesh, which has the platform also of devices that are only
     described: seen in jax 0.10.2 and 0.12.0.1. Should it go, the default devices decide.
+
+    Args:
+        mesh: An abstract mesh; the active one if None.
     """
-    device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
+    mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
+    device = getattr(mesh, "abstract_device", None)
     platform = getattr(device, "platform", None) or jax.default_backend()
     return "gpu" if platform in ("cuda", "rocm") else platform
 

@@ -3,10 +3,9 @@
 `python -m benchmarks.compiled_steps [--only NAME ...] [--page FILE]` compiles the step of `examples/models/llama.py`
 on Auto and on Explicit meshes, and that of `by_hand/llama.py`, from the description of devices alone, each in a process
 of its own. It compares what they send between devices, the memory of a device, and XLA's own estimate of cycles on
-TPUs. The CPU time of tracing and
-lowering is measured in turns in one process. `make tpu` and `make gpu-plugins` install the compilers, into the folders
-that AXONYM_LIBTPU and AXONYM_GPU_PLUGINS name. A compilation takes up to three minutes of CPU time; nothing is run.
-With `--page`, the table replaces the one in a page of the documentation.
+TPUs. The CPU time of tracing and lowering is measured in turns in one process. `make tpu` and `make gpu-plugins`
+install the compilers, into the folders that AXONYM_LIBTPU and AXONYM_GPU_PLUGINS name. A compilation takes up to three
+minutes of CPU time; nothing is run. With `--page`, the table replaces the one in a page of the documentation.
 """
 
 import argparse
@@ -246,7 +245,7 @@ def format_table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> st
     ]
     for name, figures in results.items():
         case = CASES[name]
-        lines += format_rows(f"{case.title}, {case.topology}", {who: figures[who] for who in CONTENDERS})
+        lines += format_rows(f"{case.title}, {case.topology}", figures)
     return "\n".join([f"Measured {format_versions()}.", "", *lines])
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from axonym.planner._program._collectives import COLLECTIVE_KINDS as KINDS, find_collectives
+from axonym.planner._program._collectives import find_collectives
 from axonym.planner._program._hlo_program import HloArray, HloInstruction, HloProgram
 
 
-__all__ = ["KINDS", "Collective", "Program", "Total", "table", "totals"]
+__all__ = ["Collective", "Program", "Total", "table", "totals"]
 
 
 class Collective(NamedTuple):

@@ -86,6 +86,7 @@ class ActiveMapping(tuple[object]):
                 return gather(array)
             stored = jax.typeof(array).sharding
             if AxisType.Auto in mesh.axis_types:
+                # As above, a slice need not be divisible; then it is not constrained.
                 stored = resolve_sharding(names, array.shape, self.stored.merged({}, uneven="replicate"), mesh)
             computing = resolve_sharding(names, array.shape, self.mapping, mesh)
             return gather_rounded(array, stored, computing, dtype, batch_axes, gather)
@@ -179,14 +180,15 @@ class axis_mapping(contextlib.ContextDecorator):
                 "'merge', put it into a mapping: `axis_mapping({'merge': ...})`.",
             )
         # The options of an `AxisMapping` count as given; without them, `merge` keeps those of the outer mapping.
+        gather_dtype = None
         if isinstance(mapping, AxisMapping):
             fallback = mapping.fallback if fallback is None else fallback
             uneven = uneven or mapping.uneven
+            gather_dtype = mapping.gather_dtype
         self._merge, self._fallback = merge, fallback
         self._uneven: Uneven | None = uneven
-        self._gather_dtype = mapping.gather_dtype if isinstance(mapping, AxisMapping) else None
         self._mapping = AxisMapping(mapping).merged(
-            entries, fallback=fallback, uneven=uneven, gather_dtype=self._gather_dtype
+            entries, fallback=fallback, uneven=uneven, gather_dtype=gather_dtype
         )
         self._active = _ActiveManagers()
 
@@ -218,7 +220,7 @@ class axis_mapping(contextlib.ContextDecorator):
         mapping, outer = self._mapping, current_mapping()
         if self._merge and outer is not None:
             mapping = outer.merged(
-                mapping, fallback=self._fallback, uneven=self._uneven, gather_dtype=self._gather_dtype
+                mapping, fallback=self._fallback, uneven=self._uneven, gather_dtype=mapping.gather_dtype
             )
         manager = mapping_context(ActiveMapping(mapping))
         manager.__enter__()

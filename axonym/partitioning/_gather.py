@@ -183,12 +183,14 @@ def describe_gradient(stored: NamedSharding, target: NamedSharding, batch_axes: 
     is_typed = all(axis_type == AxisType.Explicit for axis_type in mesh.axis_types)
     if not is_typed or not set(scattered_axes).issubset(added_axes):
         return f"added up over {added}; each device keeps its part over {scattered}"
-    is_tpu = getattr(getattr(mesh, "abstract_device", None), "platform", None) == "tpu"
+    is_tpu = find_platform(mesh) == "tpu"
     rounds = _plan_gather(NamedSharding(mesh, stored.spec), NamedSharding(mesh, target.spec), batch_axes, is_tpu).rounds
-    in_rounds = f" in {len(rounds)} rounds" if len(rounds) > 1 else ""
-    remaining_axes = [axis for axis in added_axes if axis not in scattered_axes]
-    then = f", then added up over {' x '.join(remaining_axes)}" if remaining_axes else ""
-    return f"scattered over {scattered}{in_rounds}{then}"
+    text = f"scattered over {scattered}"
+    if len(rounds) > 1:
+        text += f" in {len(rounds)} rounds"
+    if replica_axes := [axis for axis in added_axes if axis not in scattered_axes]:
+        text += f", then added up over {' x '.join(replica_axes)}"
+    return text
 
 
 def _reshard(array: Any, plan: _GatherPlan) -> Any:
@@ -210,12 +212,15 @@ def _scatter(gradient: Any, plan: _GatherPlan) -> Any:
 def _scatter_in_rounds(gradient: Any, rounds: tuple[_Round, ...], is_tpu: bool) -> Any:
     for dim, mesh_axes, groups in rounds:
         scatter = functools.partial(jax.lax.psum_scatter, axis_name=mesh_axes, axis_index_groups=groups, tiled=True)
+        if not is_tpu:
+            gradient = scatter(gradient, scatter_dimension=dim)
+            continue
         group_size = jax.lax.axis_size(mesh_axes) if groups is None else len(groups[0])
         slices = jnp.moveaxis(gradient, dim, 0)
         is_large = gradient.size >= _SMALLEST_SCATTER
-        if is_tpu and is_large and not _has_tiles(slices) and gradient.size % (group_size * _ROW) == 0:
+        if is_large and not _has_tiles(slices) and gradient.size % (group_size * _ROW) == 0:
             shard = scatter(slices.reshape(-1, _ROW), scatter_dimension=0).reshape(-1, *slices.shape[1:])
-        elif is_tpu and (groups is not None or (is_large and _is_scattered_by_lanes(gradient.shape, dim, group_size))):
+        elif groups is not None or (is_large and _is_scattered_by_lanes(gradient.shape, dim, group_size)):
             shard = scatter(slices, scatter_dimension=0)
         else:
             gradient = scatter(gradient, scatter_dimension=dim)
@@ -231,8 +236,8 @@ def _has_tiles(slices: Any) -> bool:
     It does if slices are 26, 27, 28, 112 or 250 rows of 128 elements, and does not if they are 37, 86, 250.5, 1002 or
     1004: those have no divisor between 8 and 32.
     """
-    lanes, rest = divmod(slices.size // slices.shape[0], _LANE)
-    return rest == 0 and any(lanes % divisor == 0 for divisor in range(8, 33))
+    lanes, remainder = divmod(slices.size // slices.shape[0], _LANE)
+    return remainder == 0 and any(lanes % divisor == 0 for divisor in range(8, 33))
 
 
 def _is_scattered_by_lanes(shape: tuple[int, ...], dim: int, group_size: int) -> bool:

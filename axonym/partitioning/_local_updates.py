@@ -138,33 +138,22 @@ class DiLoCo:
 
     def _exchange(self, shared: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         """Returns the parameters of replicas, what they share, and the momentum, after an exchange."""
-        replicas = self._find_axis()
-        model, anchor, momentum = shared
-
-        def subtract_mean(parameter: Any, local: Any) -> Any:
-            if not _is_parameter(parameter):
-                return parameter
-            mean = local.mean(replicas.name) if is_named_array(local) else local.mean(0)
-            return parameter - mean
-
-        gradient = _map_arrays(subtract_mean, anchor, model)
-        momentum = _map_arrays(
-            lambda total, term: self.momentum * total + term if _is_parameter(term) else total, momentum, gradient
-        )
-
-        def update(parameter: Any, term: Any, total: Any) -> Any:
-            if not _is_parameter(parameter):
-                return parameter
-            # Nesterov's momentum as Sutskever et al. (2013) write it, and PyTorch and optax compute it.
-            return parameter - self.learning_rate * (term + self.momentum * total)
-
-        anchor = _map_arrays(update, anchor, gradient, momentum)
-        model = _map_arrays(
-            lambda local, parameter: _stack_copies(replicas, parameter) if _is_parameter(parameter) else local,
-            model,
-            anchor,
-        )
+        columns = [jax.tree.leaves(tree, is_leaf=is_named_array) for tree in shared]
+        results = [self._exchange_array(*arrays) for arrays in zip(*columns, strict=True)]
+        treedef = jax.tree.structure(shared[0], is_leaf=is_named_array)
+        model, anchor, momentum = (treedef.unflatten([result[part] for result in results]) for part in range(3))
         return model, anchor, momentum
+
+    def _exchange_array(self, copies: Any, parameter: Any, momentum: Any) -> tuple[Any, Any, Any]:
+        if not jnp.issubdtype(parameter.dtype, jnp.inexact):
+            return copies, parameter, momentum
+        replicas = self._find_axis()
+        mean = copies.mean(replicas.name) if is_named_array(copies) else copies.mean(0)
+        gradient = parameter - mean
+        momentum = self.momentum * momentum + gradient
+        # Nesterov's momentum as Sutskever et al. (2013) write it, and PyTorch and optax compute it.
+        parameter = parameter - self.learning_rate * (gradient + self.momentum * momentum)
+        return _stack_copies(replicas, parameter), parameter, momentum
 
     def _find_axis(self) -> Axis:
         mesh = get_active_mesh()
@@ -252,17 +241,11 @@ def diloco(
     )
 
 
-def _map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Maps named arrays and plain ones, and keeps other leaves of the first tree."""
-
-    def call(leaf: Any, *others: Any) -> Any:
-        return fn(leaf, *others) if is_named_array(leaf) or is_array(leaf) else leaf
-
-    return jax.tree.map(call, tree, *rest, is_leaf=is_named_array)
-
-
-def _is_parameter(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.inexact)
+def _map_arrays(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Maps named arrays and plain ones, and keeps other leaves."""
+    return jax.tree.map(
+        lambda leaf: fn(leaf) if is_named_array(leaf) or is_array(leaf) else leaf, tree, is_leaf=is_named_array
+    )
 
 
 def _stack_copies(replicas: Axis, x: Any) -> Any:

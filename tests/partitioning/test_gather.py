@@ -11,24 +11,10 @@ from jax.sharding import AxisType
 
 import axonym as nym
 from axonym.partitioning import _gather
+from tests.partitioning.blocks import Block
 
 
 Batch, Pos, Embed, Mlp, Vocab, Layers = nym.make_axes(batch=8, pos=2, embed=8, mlp=4, vocab=16, layers=2)
-
-
-class Block(eqx.Module):
-    norm: nym.nn.LayerNorm
-    up: nym.nn.Linear
-    down: nym.nn.Linear
-
-    @staticmethod
-    def init(key):
-        up_key, down_key = jax.random.split(key)
-        up = nym.nn.Linear.init(Embed, Mlp, key=up_key)
-        return Block(nym.nn.LayerNorm.init(Embed), up, nym.nn.Linear.init(Mlp, Embed, key=down_key, use_bias=False))
-
-    def __call__(self, x):
-        return x + self.down(nym.nn.silu(self.up(self.norm(x))))
 
 
 class Model(eqx.Module):
@@ -48,7 +34,7 @@ class Model(eqx.Module):
 
 def make_model(policy: Any, tied: bool) -> Model:
     keys = jax.random.split(jax.random.key(0), Layers.size + 2)
-    blocks = nym.nn.Stacked.init(Layers, Block, gradient_checkpointing=policy)(keys[2:])
+    blocks = nym.nn.Stacked.init(Layers, Block, gradient_checkpointing=policy)(Embed, Mlp, key=keys[2:])
     head = None if tied else nym.nn.Linear.init(Embed, Vocab, key=keys[1], use_bias=False)
     return Model(nym.nn.Embedding.init(Vocab, Embed, key=keys[0]), blocks, nym.nn.RmsNorm.init(Embed), head)
 

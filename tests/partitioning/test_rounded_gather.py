@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 import axonym as nym
 from axonym.partitioning import AxisMapping
 from axonym.planner import communication_report
+from tests.partitioning.blocks import Block
 
 
 Batch, Embed, Mlp, Layers = nym.make_axes(batch=16, embed=128, mlp=128, layers=2)
@@ -19,23 +19,9 @@ COMPUTE = {"batch": ("replica", "data"), "mlp": "model"}
 STORED = {**COMPUTE, "embed": "data"}
 
 
-class Block(eqx.Module):
-    norm: nym.nn.RmsNorm
-    up: nym.nn.Linear
-    down: nym.nn.Linear
-
-    @staticmethod
-    def init(key):
-        up_key, down_key = jax.random.split(key)
-        up = nym.nn.Linear.init(Embed, Mlp, key=up_key)
-        return Block(nym.nn.RmsNorm.init(Embed), up, nym.nn.Linear.init(Mlp, Embed, key=down_key))
-
-    def __call__(self, x):
-        return x + self.down(nym.nn.silu(self.up(self.norm(x))))
-
-
 def make_stack(**options: Any) -> nym.nn.Stacked:
-    return nym.nn.Stacked.init(Layers, Block, **options)(key=jax.random.split(jax.random.key(0), Layers.size))
+    keys = jax.random.split(jax.random.key(0), Layers.size)
+    return nym.nn.Stacked.init(Layers, Block, **options)(Embed, Mlp, key=keys)
 
 
 X = nym.random.normal(jax.random.key(1), (Batch, Embed.alias("inputs")))  # no axis over `data` twice

@@ -13,7 +13,14 @@ from ...named._axis import AxisSelection, AxisSelector
 from ...named._named_call import enter_function_scope
 from ...named._sharding import mapping_context
 from ._blocked import attend_in_blocks
-from ._context import ContextChoice, attend_by_heads, attend_in_ring, choose_context, shape_part
+from ._context import (
+    ContextChoice,
+    attend_by_heads,
+    attend_in_ring,
+    choose_context,
+    find_context_axes,
+    shape_part,
+)
 from ._inputs import AttentionInputs, parse_attention_inputs
 from ._kernels import attend_by_jax, attend_by_splash, find_cudnn_obstacle, find_jax_obstacle, find_splash_obstacle
 from ._mask import AttentionMask
@@ -298,7 +305,9 @@ def _explain_implementation(
 
 def _choose_context(inputs: AttentionInputs, context: str, implementation: str) -> ContextChoice:
     """Returns how devices exchange keys and values, if an implementation is asked for; see `choose_context`."""
-    has_kernel = context == "auto" and _choose_implementation(inputs, implementation).name in ("splash", "jax")
+    has_kernel = False
+    if context == "auto" and find_context_axes(inputs):
+        has_kernel = _choose_implementation(inputs, implementation).name in ("splash", "jax")
     return choose_context(inputs, context, implementation, has_kernel)
 
 

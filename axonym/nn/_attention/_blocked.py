@@ -202,8 +202,8 @@ def _attend_backward(axes: BlockAxes, saved: Any, gradients: tuple[NamedArray, N
 
 def round_gradients(gradients: AttentionInputs, operands: AttentionInputs) -> AttentionInputs:
     """Returns gradients in the element types of the operands."""
-    differentiated = dataclasses.replace(operands, mask=None, dropout_key=None)
-    return jax.tree.map(lambda gradient, x: gradient.astype(x.dtype), gradients, differentiated)
+    operands = dataclasses.replace(operands, mask=None, dropout_key=None)  # which have no gradients
+    return jax.tree.map(lambda gradient, x: gradient.astype(x.dtype), gradients, operands)
 
 
 def sum_gradients(axes: BlockAxes, saved: Any, gradients: tuple[NamedArray, NamedArray]) -> AttentionInputs:

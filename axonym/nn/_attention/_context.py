@@ -137,10 +137,7 @@ def find_heads_obstacle(inputs: AttentionInputs) -> str | None:
     if obstacle := _find_obstacle(inputs):
         return obstacle
     if _find_heads(inputs) is None:
-        shared = [
-            axis for axis in inputs.query.axes if axis.name in inputs.key.names and axis.name in inputs.value.names
-        ]
-        sizes = ", ".join(f"{axis.name}: {axis.size}" for axis in shared if axis.name not in inputs.contracted)
+        sizes = ", ".join(f"{axis.name}: {axis.size}" for axis in _list_shared_axes(inputs))
         devices = _count_devices(find_context_axes(inputs))
         return f"query, key and value share no axis whose part on a device {devices} devices could divide ({sizes})"
     return None
@@ -167,12 +164,16 @@ def _find_obstacle(inputs: AttentionInputs) -> str | None:
 def _find_heads(inputs: AttentionInputs) -> str | None:
     """Returns the last axis of query, key and value that can be divided by the devices of the positions."""
     devices = _count_devices(find_context_axes(inputs))
-    for axis in reversed(inputs.query.axes):
-        is_shared = axis.name in inputs.key.names and axis.name in inputs.value.names
-        parts = devices * _count_devices(find_mesh_axes(axis))
-        if is_shared and axis.name not in inputs.contracted and axis.size % parts == 0:
+    for axis in reversed(_list_shared_axes(inputs)):
+        if axis.size % (devices * _count_devices(find_mesh_axes(axis))) == 0:
             return axis.name
     return None
+
+
+def _list_shared_axes(inputs: AttentionInputs) -> list[Axis]:
+    """Returns the axes that query, key and value have, without the contracted ones."""
+    names = {*inputs.key.names}.intersection(inputs.value.names).difference(inputs.contracted)
+    return [axis for axis in inputs.query.axes if axis.name in names]
 
 
 def _count_devices(mesh_axes: tuple[str, ...]) -> int:
@@ -190,22 +191,20 @@ def _map_inputs(
         inputs: The inputs.
         results: Arrays with the names of its results, by which these are sharded.
     """
-    query_axis = inputs.query_axis
-    leaves, treedef = jax.tree.flatten(inputs, is_leaf=is_named_array)
-    places = [place for place, leaf in enumerate(leaves) if is_named_array(leaf) or is_array(leaf)]
-    arrays = [leaves[place].array if is_named_array(leaves[place]) else leaves[place] for place in places]
+    arrays, static = eqx.partition(inputs, is_array)
+    leaves, treedef = jax.tree.flatten(arrays)
     names: list[Names] = []
-    for place in places:
-        leaf_names = leaves[place].names if is_named_array(leaves[place]) else ()
-        names.append(tuple(query_axis or "" if name == inputs.key_axis else name for name in leaf_names))
+    for leaf in jax.tree.leaves(inputs, is_leaf=is_named_array):
+        if is_named_array(leaf):
+            names.append(tuple(inputs.query_axis or "" if name == inputs.key_axis else name for name in leaf.names))
+        elif is_array(leaf):
+            names.append(())
 
     def run(mesh_axes: MeshAxes, *shards: Any) -> tuple[Any, ...]:
-        shard_leaves = [*leaves]
-        for place, shard in zip(places, shards, strict=True):
-            shard_leaves[place] = with_array(leaves[place], shard) if is_named_array(leaves[place]) else shard
-        return tuple(result.array for result in fn(jax.tree.unflatten(treedef, shard_leaves)))
+        results = fn(eqx.combine(jax.tree.unflatten(treedef, shards), static))
+        return tuple(result.array for result in results)
 
-    mapped = map_shards(run, arrays, names, [result.names for result in results], check_vma=False)
+    mapped = map_shards(run, leaves, names, [result.names for result in results], check_vma=False)
     return tuple(with_array(result, array) for result, array in zip(results, mapped, strict=True))
 
 
@@ -220,9 +219,12 @@ class _Ring(NamedTuple):
     axes: BlockAxes
     mesh_axes: tuple[str, ...]
 
+    def count_devices(self) -> int:
+        return jax.lax.axis_size(self.mesh_axes)
+
     def send(self, arrays: Any) -> Any:
         """Returns the arrays of the device before, which sends them here."""
-        size = jax.lax.axis_size(self.mesh_axes)
+        size = self.count_devices()
         pairs = [(device, (device + 1) % size) for device in range(size)]
         return jax.tree.map(lambda array: jax.lax.ppermute(array, self.mesh_axes, pairs), arrays)
 
@@ -284,8 +286,7 @@ def _attend_ring_forward(ring: _Ring, operands: AttentionInputs, starts: BlockSt
         return (averages, total, keys), None
 
     initial = (*average_blocks(ring.axes, operands, starts), ring.take_keys(operands))
-    others = jax.lax.axis_size(ring.mesh_axes) - 1
-    (averages, log_sums, _), _ = jax.lax.scan(add_shard, initial, None, length=others)
+    (averages, log_sums, _), _ = jax.lax.scan(add_shard, initial, None, length=ring.count_devices() - 1)
     averages = cast_array(averages, operands.value.dtype)
     return (averages, log_sums), (operands, starts, averages, log_sums)
 
@@ -308,8 +309,8 @@ def _attend_ring_backward(
         return (jax.tree.map(jnp.add, totals, compute_gradients(keys)), keys), None
 
     keys = ring.take_keys(operands)
-    others = jax.lax.axis_size(ring.mesh_axes) - 1
-    (totals, _), _ = jax.lax.scan(add_shard, (compute_gradients(keys), keys), None, length=others)
+    initial = compute_gradients(keys), keys
+    (totals, _), _ = jax.lax.scan(add_shard, initial, None, length=ring.count_devices() - 1)
     return round_gradients(send_gradients(totals), operands), None
 
 
