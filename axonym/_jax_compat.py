@@ -293,6 +293,23 @@ def make_linear_pair(
     return lambda array, plan: forward.bind(array, plan=plan)
 
 
+def take_mapped_slice(array: Any, number: Any) -> Any:
+    """Returns the slice of an array for one element of `jax.vmap`, where the array is no argument of the function.
+
+    `jax.vmap` does not take arrays that are `reduced` over mesh axes, though its rules do. Relies on those rules being
+    called at once: seen in jax 0.10.2 and 0.12.0.1. Should that change, pipelines raise an error.
+
+    Args:
+        array: Array whose first dimension is mapped over, and sharded as that of `number`.
+        number: A scalar that `jax.vmap` maps over.
+    """
+    return _take_slice.bind(array, number)
+
+
+_take_slice = Primitive("take_mapped_slice")
+batching.primitive_batchers[_take_slice] = lambda operands, dims: (operands[0], 0)
+
+
 def _define_linear(
     primitive: Primitive, compute: Callable[[Any, Any], Any], get_sharding: Callable[[Any], Any]
 ) -> None:

@@ -256,3 +256,20 @@ def test_a_linear_pair_has_all_derivatives_and_vmap(explicit_mesh):
         jax.jit(jax.vmap(run, in_axes=1, out_axes=1))(jnp.stack([x, x], 1)), jnp.stack([x, x], 1)
     )
     assert jax.typeof(gather(x, plan)).sharding == plan.target  # outside jit
+
+
+def test_slices_are_taken_of_arrays_that_vmap_refuses(explicit_mesh):
+    with jax.set_mesh(explicit_mesh):
+        stages, data = explicit_mesh.axis_names[:2]
+        values = np.arange(2.0 * explicit_mesh.shape[stages], dtype=np.float32).reshape(-1, 2)
+        array = jax.reshard(jnp.asarray(values), P(stages, None, reduced={data}))
+        numbers = jax.reshard(jnp.arange(len(values)), P(stages))
+
+        def double(array):
+            return jax.vmap(lambda number: 2 * _jax_compat.take_mapped_slice(array, number))(numbers)
+
+        with pytest.raises(ValueError, match="reduced"):
+            jax.vmap(lambda row: 2 * row)(array)
+        doubled = double(array)
+        assert doubled.tolist() == (2 * values).tolist()
+        assert jax.typeof(doubled).sharding.spec.reduced == {data}

@@ -92,6 +92,9 @@ class _OperandLayout(NamedTuple):
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         return ()
 
+    def find_stages(self, name: str, size: int) -> None:
+        return None
+
 
 def use_operand_layout(operands: Sequence[Names], arrays: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
     """Returns a context in which names are sharded as in these arrays; see `run_operation`.

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 
 from ._axis import Names
 from ._base import N, is_traced, with_array
+from ._stages import StagePlan
 
 
 class Ambient(Protocol):
@@ -35,6 +36,10 @@ class Ambient(Protocol):
 
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         """Returns the mesh axes over which an axis is sharded, an empty tuple if it is not."""
+        ...
+
+    def find_stages(self, name: str, size: int) -> StagePlan | None:
+        """Returns the stages into which a layer axis is divided, None if it is not."""
         ...
 
 
@@ -113,3 +118,9 @@ def get_mesh_axes(name: str, size: int) -> tuple[str, ...]:
     """Returns the mesh axes over which an axis of this size is sharded, an empty tuple if it is not."""
     ambient = mapping_context.value
     return () if ambient is None else ambient.get_mesh_axes(name, size)
+
+
+def find_stages(name: str, size: int) -> StagePlan | None:
+    """Returns the stages into which a layer axis of this size is divided, None if it is not."""
+    ambient = mapping_context.value
+    return None if ambient is None else ambient.find_stages(name, size)

@@ -7,6 +7,7 @@ from ..named._reduce._reductions import (
     logsumexp as logsumexp,
     softmax as softmax,
 )
+from ..named._stages import PipelineSchedule as PipelineSchedule
 from ._activations import (
     celu as celu,
     elu as elu,

@@ -19,6 +19,15 @@ def list_free_mesh_axes(mesh: MeshLike) -> set[str]:
     return {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind != AxisType.Manual}
 
 
+def choose_manual_axes(mesh: MeshLike) -> set[str]:
+    """Returns the `axis_names` of `jax.shard_map` over all mesh axes that are free.
+
+    Given none, JAX divides over all mesh axes except those over which `jax.vmap` maps, which are free here.
+    """
+    free_axes = list_free_mesh_axes(mesh)
+    return free_axes if len(free_axes) < len(mesh.axis_names) else set()
+
+
 def find_layout(names: Sequence[Names], shapes: Sequence[tuple[int, ...]]) -> AxisLayout:
     """Returns how the arrays are sharded by their names.
 
@@ -65,14 +74,12 @@ def shard_map_by_name(
         layout._replace(unreduced=axes).spec(array_names)
         for axes, array_names in zip(unreduced, out_names, strict=True)
     ]
-    # Given no names, JAX divides over all mesh axes except those over which `jax.vmap` maps, which are free here.
-    free_axes = list_free_mesh_axes(layout.mesh)
     return jax.shard_map(
         fn,
         mesh=layout.mesh,
         in_specs=tuple(map(layout.spec, names)),
         out_specs=tuple(out_specs),
-        axis_names=free_axes if len(free_axes) < len(layout.mesh.axis_names) else set(),
+        axis_names=choose_manual_axes(layout.mesh),
         check_vma=check_vma,
     )
 

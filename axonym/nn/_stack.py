@@ -14,12 +14,14 @@ import numpy as np
 from ..named._arguments import check_integer
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, Names
+from ..named._axis_layout import round_up
 from ..named._creation import zeros
 from ..named._field import HasLeadingAxes
 from ..named._format import format_value
+from ..named._index._at import take
 from ..named._named_call import enter_scope, find_module_name
 from ..named._shape._concatenate import stack
-from ..named._sharding import constrain_sharding
+from ..named._sharding import constrain_sharding, find_stages
 from ..named._static_result import is_array, pack_result, unpack_result
 from ..named._traceback import make_error
 from ..named._transforms import (
@@ -38,6 +40,7 @@ from ..state_dict._from_state_dict import read_fields, read_layers
 from ..state_dict._keys import eval_shapes
 from ..state_dict._to_state_dict import write_layers
 from ._layer import Layer, check_input
+from ._pipeline import run_pipeline
 
 
 M = TypeVar("M", bound=eqx.Module)
@@ -238,16 +241,26 @@ class Stacked(LayerStack[M], HasLeadingAxes):
         Block: The layer axis.
         gradient_checkpointing: What the backward pass recomputes: True for each layer, or a policy as for `remat` of
             `scan`, such as a `ScanCheckpointPolicy`, `"offload"` or one of `jax.checkpoint_policies`.
+        interleaving: The numbers of stages, and of groups of layers on each, for which the layers are stored; see
+            `interleave`.
     """
 
     stacked: M
     Block: Axis = eqx.field(static=True)
     gradient_checkpointing: Remat = eqx.field(static=True)
+    interleaving: tuple[int, int] = eqx.field(static=True)
 
     # Written out, because to type checkers the abstract fields of the base class come first.
-    def __init__(self, stacked: M, Block: Axis, gradient_checkpointing: Remat = False) -> None:
+    def __init__(
+        self,
+        stacked: M,
+        Block: Axis,
+        gradient_checkpointing: Remat = False,
+        interleaving: tuple[int, int] = (1, 1),
+    ) -> None:
         """Makes the layers of a module whose arrays have the layer axis; `init` makes them from a class."""
         self.stacked, self.Block, self.gradient_checkpointing = stacked, Block, gradient_checkpointing
+        self.interleaving = interleaving
 
     @classmethod
     def init(
@@ -330,7 +343,7 @@ class Stacked(LayerStack[M], HasLeadingAxes):
                     return fn(layer, *args, **kwargs)
 
             with enter_scope(path, self):
-                return vmap(apply_layer, self.Block)(self.stacked, *args, **kwargs)
+                return vmap(apply_layer, self.Block)(_order_stacked(self), *args, **kwargs)
 
         return apply_layers
 
@@ -350,11 +363,75 @@ class Stacked(LayerStack[M], HasLeadingAxes):
                 with enter_scope(path, layer):
                     return fn(layer, carry, *args, **kwargs)
 
-            run = loop(call_step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)
+            def scan_step(carry: Any, layer: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+                result = call_step(carry, layer, *args, **kwargs)
+                return (result, None) if loop is fold else check_scan_result(result)
+
             with enter_scope(path, self):
-                return run(init, self.stacked, *args, **kwargs)
+                plan = find_stages(self.Block.name, self.Block.size)
+                if plan is None:
+                    run = loop(call_step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)
+                    return run(init, _order_stacked(self), *args, **kwargs)
+                stages, repeats = self.interleaving
+                if repeats > 1 and stages != plan.stages:
+                    raise make_error(
+                        ValueError,
+                        f"layers along {self.Block} are interleaved for {stages} stages, but the mapping divides them "
+                        f"into {plan.stages}; call `interleave({plan.stages}, {repeats})`",
+                    )
+                arguments = (self.stacked, *args), kwargs
+                remat = self.gradient_checkpointing
+                result = run_pipeline(scan_step, plan, self.Block, repeats, init, arguments, remat, unroll)
+                return result[0] if loop is fold else result
 
         return run_layers
+
+    def interleave(self, stages: int, repeats: int) -> Self:
+        """Returns the layers stored in the order for a pipeline in which each stage has several groups of layers.
+
+        Layer `i` of group `g` of stage `s` is layer `i` of `stages * g + s` groups before it. With `repeats` groups the
+        stages wait less for each other, and microbatches are sent `repeats` times as often; see `PipelineSchedule`.
+        Without a pipeline the layers are brought into their order, which takes a copy of their arrays.
+
+        Args:
+            stages: The number of stages.
+            repeats: The number of groups of layers on each of them; 1 stores the layers in order.
+
+        Returns:
+            The same layers, whose methods all count layers in the order in which they are applied.
+
+        Raises:
+            TypeError: If a number is not an integer.
+            ValueError: If the layers cannot be divided so.
+
+        Example:
+            >>> import axonym as nym
+            >>> Layers, Embed = nym.make_axes(layers=8, embed=4)
+            >>> stack = nym.nn.Stacked(nym.arange(Layers), Layers)
+            >>> stack.interleave(2, 2).stacked.array
+            Array([0, 1, 4, 5, 2, 3, 6, 7], dtype=int32)
+        """
+        stages = check_integer("interleave: `stages`", stages, 1)
+        repeats = check_integer("interleave: `repeats`", repeats, 1)
+        if self.Block.size % (stages * repeats):
+            raise make_error(
+                ValueError,
+                f"layers along {self.Block} cannot be divided into {repeats} groups for each of {stages} stages; the "
+                f"next number of layers that can be is {round_up(self.Block.size, stages * repeats)}",
+            )
+        interleaving = (stages, repeats) if repeats > 1 else (1, 1)
+        if interleaving == self.interleaving:
+            return self
+        places = np.argsort(_order_layers(self.Block.size, *self.interleaving))  # of each layer
+        indices = places[_order_layers(self.Block.size, *interleaving)]
+
+        def reorder(x: Any) -> Any:
+            if isinstance(x, NamedArray):
+                return constrain_sharding(take(x, self.Block, indices)) if x.has_axis(self.Block) else x
+            return x[indices] if is_array_with_axes(x) else x
+
+        stacked = jax.tree.map(reorder, self.stacked, is_leaf=is_named_array)
+        return dataclasses.replace(self, stacked=stacked, interleaving=interleaving)
 
     def get_layer(self, index: int) -> M:
         """Returns one layer as a separate module.
@@ -363,6 +440,7 @@ class Stacked(LayerStack[M], HasLeadingAxes):
             IndexError: If the index is out of range.
         """
         check_layer_index(index, self.Block)
+        index = int(np.argsort(_order_layers(self.Block.size, *self.interleaving))[index])
 
         def slice_layer(x: Any) -> Any:
             if isinstance(x, NamedArray):
@@ -383,8 +461,8 @@ class Stacked(LayerStack[M], HasLeadingAxes):
             ValueError: If the layer axes differ.
         """
         check_same_layers(Stacked, self.Block, others)
-        mapped = vmap(fn, self.Block)(self.stacked, *(other.stacked for other in others))
-        return dataclasses.replace(self, stacked=mapped)
+        aligned = [other.interleave(*self.interleaving).stacked for other in others]
+        return dataclasses.replace(self, stacked=vmap(fn, self.Block)(self.stacked, *aligned))
 
     def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
         """Returns the layers with the arrays of a state dict; see `axonym.state_dict.from_state_dict`."""
@@ -398,7 +476,18 @@ class Stacked(LayerStack[M], HasLeadingAxes):
                 for template, stacked, leaf in zip(templates, stacked_leaves, leaves, strict=True)
             ]
         stacked_leaves = [jnp.stack(leaf) if isinstance(leaf, list) else leaf for leaf in stacked_leaves]
-        return dataclasses.replace(self, stacked=_shard_layers(jax.tree.unflatten(treedef, stacked_leaves)))
+        stacked = _shard_layers(jax.tree.unflatten(treedef, stacked_leaves))
+        return dataclasses.replace(self, stacked=stacked, interleaving=(1, 1)).interleave(*self.interleaving)
+
+
+def _order_stacked(layers: Stacked[M]) -> M:
+    """Returns the module whose arrays have the layers in the order in which they are applied."""
+    return layers.stacked if layers.interleaving == (1, 1) else layers.interleave(1, 1).stacked
+
+
+def _order_layers(size: int, stages: int, repeats: int) -> np.ndarray:
+    """Returns the number of the layer at each place."""
+    return np.arange(size).reshape(repeats, stages, -1).swapaxes(0, 1).reshape(-1)
 
 
 def _add_layer(template: Any, stacked: Any, leaf: Any, axis: Axis, index: int) -> Any:
@@ -512,6 +601,8 @@ class BlockSeq(LayerStack[M]):
             return fn(layer, carry, *args, **kwargs), None
 
         def fold_layers(init: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if find_stages(self.Block.name, self.Block.size) is not None:
+                return self._stack_layers().fold_via(fn)(init, *args, **kwargs)
             carry, _ = self._run_layers(call_step, init, args, kwargs)
             return carry
 
@@ -522,7 +613,9 @@ class BlockSeq(LayerStack[M]):
     ) -> Callable[Concatenate[C, P], tuple[C, R]]:
         """Returns a function that scans `fn(layer, carry, *args)` over the layers; see `scan`."""
 
-        def scan_layers(init: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def scan_layers(init: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            if find_stages(self.Block.name, self.Block.size) is not None:
+                return self._stack_layers().scan_via(fn)(init, *args, **kwargs)
             carry, results = self._run_layers(fn, init, args, kwargs)
             return carry, _stack_results(results, self.Block)
 
@@ -549,6 +642,17 @@ class BlockSeq(LayerStack[M]):
                 return _stack_results([call_fn(layer, *args, **kwargs) for layer, (args, kwargs) in pairs], self.Block)
 
         return apply_layers
+
+    def _stack_layers(self) -> Stacked[M]:
+        """Returns the layers as the stages of a pipeline take them."""
+        first, *others = self.blocks
+        if any(jax.tree.structure(layer) != jax.tree.structure(first) for layer in others):
+            raise make_error(
+                ValueError,
+                f"layers along {self.Block} are the stages of a pipeline, which need layers of the same kind and axes; "
+                "map the layer axis to None for a `BlockSeq` of different ones",
+            )
+        return Stacked(_stack_results([*self.blocks], self.Block), self.Block, self.gradient_checkpointing)
 
     def _run_layers(self, step: Callable[..., Any], init: Any, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
         """Returns the final carry, and the result of each layer."""

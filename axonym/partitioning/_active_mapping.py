@@ -4,7 +4,7 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -13,13 +13,14 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 
 from ..named._axis import Names
-from ..named._axis_layout import get_axes_of_type, get_entry_axes
+from ..named._axis_layout import count_parts, get_axes_of_type, get_entry_axes
 from ..named._base import is_traced
 from ..named._cache import cached_plan, shared_object
 from ..named._format import format_value
 from ..named._named_call import format_scope
 from ..named._reduced_types import get_reduced_axes
 from ..named._sharding import mapping_context
+from ..named._stages import STAGE, StagePlan
 from ..named._traceback import make_error
 from ._active_mesh import MeshLike, get_abstract_mesh
 from ._gather import find_typed_axes, gather_reduced
@@ -110,6 +111,33 @@ class ActiveMapping(tuple[object]):
         mesh = get_abstract_mesh()
         return () if mesh is None else _find_auto_axes(name, size, self.mapping, mesh)
 
+    def find_stages(self, name: str, size: int) -> StagePlan | None:
+        mesh = get_abstract_mesh()
+        if mesh is None or self.mapping.microbatches is None or not self.mapping.mesh_axes(name):
+            return None
+        [(axis, microbatches)] = self.mapping.microbatches.items()
+        (entry,) = resolve_spec((name,), (size,), self.mapping, mesh)
+        mesh_axes = get_entry_axes(entry)
+        stages = count_parts(mesh_axes, mesh)
+        if stages == 1:
+            return None
+        stage_mapping = _assign_mesh_axes(self.mapping.merged({name: None}), STAGE, mesh_axes)
+        computing = ActiveMapping(stage_mapping)
+        collecting = ActiveMapping(_assign_mesh_axes(self.mapping, name, mesh_axes))
+        if self.stored is None:
+            return StagePlan(stages, axis, microbatches, computing, computing, computing, collecting)
+        stored = _assign_mesh_axes(self.stored, STAGE, mesh_axes)
+        gathering = ActiveMapping(stage_mapping, stored)
+        return StagePlan(stages, axis, microbatches, ActiveMapping(stored), gathering, computing, collecting)
+
+
+def _assign_mesh_axes(mapping: AxisMapping, name: str, mesh_axes: tuple[str, ...]) -> AxisMapping:
+    """Returns a mapping in which an axis is sharded over these mesh axes, and no other axis over any of them."""
+    entries: dict[str, Any] = {}
+    for other_name in mapping:
+        entries[other_name] = [axis for axis in mapping.mesh_axes(other_name) if axis not in mesh_axes]
+    return mapping.merged({**entries, name: mesh_axes})
+
 
 class _MappingKey:
     """The object by which JAX knows equal mappings."""
@@ -148,6 +176,7 @@ class axis_mapping(contextlib.ContextDecorator):
         fallback: A sharding rule for plain arrays: a `ShardingRule`, or any hashable object whose `apply(array)`
             returns a `PartitionSpec`; see `AxisMapping`.
         uneven: What happens to an axis whose size is not divisible: `"error"`, or `"replicate"` to replicate it.
+        microbatches: Into how many microbatches a pipeline divides an axis, as in `{"batch": 8}`; see `AxisMapping`.
         **entries: More entries, by keyword.
 
     Raises:
@@ -171,6 +200,7 @@ class axis_mapping(contextlib.ContextDecorator):
         merge: bool = False,
         fallback: Any = None,
         uneven: Uneven | None = None,
+        microbatches: Mapping[str, int] | None = None,
         **entries: PhysicalAxisSpec | None,
     ) -> None:
         if not isinstance(merge, bool):
@@ -185,10 +215,11 @@ class axis_mapping(contextlib.ContextDecorator):
             fallback = mapping.fallback if fallback is None else fallback
             uneven = uneven or mapping.uneven
             gather_dtype = mapping.gather_dtype
+            microbatches = mapping.microbatches if microbatches is None else microbatches
         self._merge, self._fallback = merge, fallback
         self._uneven: Uneven | None = uneven
         self._mapping = AxisMapping(mapping).merged(
-            entries, fallback=fallback, uneven=uneven, gather_dtype=gather_dtype
+            entries, fallback=fallback, uneven=uneven, gather_dtype=gather_dtype, microbatches=microbatches
         )
         self._active = _ActiveManagers()
 
@@ -220,7 +251,11 @@ class axis_mapping(contextlib.ContextDecorator):
         mapping, outer = self._mapping, current_mapping()
         if self._merge and outer is not None:
             mapping = outer.merged(
-                mapping, fallback=self._fallback, uneven=self._uneven, gather_dtype=mapping.gather_dtype
+                mapping,
+                fallback=self._fallback,
+                uneven=self._uneven,
+                gather_dtype=mapping.gather_dtype,
+                microbatches=mapping.microbatches,
             )
         manager = mapping_context(ActiveMapping(mapping))
         manager.__enter__()

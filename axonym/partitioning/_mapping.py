@@ -53,6 +53,8 @@ class AxisMapping(Mapping[str, Any]):
         uneven: What happens to an axis whose size is not divisible by its mesh axes: `"error"`, or `"replicate"` to
             replicate it.
         gather_dtype: In which element type parameters that are stored by this mapping are gathered; see `fsdp`.
+        microbatches: Into how many microbatches a pipeline divides an axis, as in `{"batch": 8}`. With it, layers of
+            `Stacked` whose axis is mapped are the stages of a pipeline.
 
     Raises:
         TypeError: If a name or a mesh axis is not a string, or the fallback is not a rule or not hashable.
@@ -64,7 +66,7 @@ class AxisMapping(Mapping[str, Any]):
         True
     """
 
-    __slots__ = ("_axes", "_gather_dtype", "_hash", "_replicated", "fallback", "uneven")
+    __slots__ = ("_axes", "_gather_dtype", "_hash", "_microbatches", "_replicated", "fallback", "uneven")
 
     fallback: Any
     uneven: Uneven
@@ -76,19 +78,22 @@ class AxisMapping(Mapping[str, Any]):
         fallback: Any = None,
         uneven: Uneven = "error",
         gather_dtype: GatherDtype | None = None,
+        microbatches: Mapping[str, int] | None = None,
     ) -> None:
         check_uneven(uneven)
         mesh_axes = {name: _parse_mesh_axes(name, value) for name, value in _get_mapping_entries(entries).items()}
         axes = {name: value for name, value in mesh_axes.items() if value}
         gather_dtypes = _parse_gather_dtype(gather_dtype, tuple(mesh_axes))
         _check_fallback(fallback)
+        part_counts = _parse_microbatches(microbatches)
         set_slot = functools.partial(object.__setattr__, self)  # `__setattr__` raises
         set_slot("_axes", axes)
         set_slot("_replicated", frozenset(mesh_axes) - frozenset(axes))
         set_slot("fallback", fallback)
         set_slot("uneven", uneven)
         set_slot("_gather_dtype", gather_dtypes)
-        set_slot("_hash", hash((frozenset(axes.items()), fallback, uneven, gather_dtypes)))
+        set_slot("_microbatches", part_counts)
+        set_slot("_hash", hash((frozenset(axes.items()), fallback, uneven, gather_dtypes, part_counts)))
 
     def mesh_axes(self, name: str) -> tuple[str, ...]:
         """Returns the mesh axes of a named axis, none if it is not mapped."""
@@ -111,6 +116,7 @@ class AxisMapping(Mapping[str, Any]):
         fallback: Any = None,
         uneven: Uneven | None = None,
         gather_dtype: GatherDtype | None = None,
+        microbatches: Mapping[str, int] | None = None,
     ) -> "AxisMapping":
         """Returns this mapping with some entries replaced, or removed where they are None.
 
@@ -119,18 +125,25 @@ class AxisMapping(Mapping[str, Any]):
             fallback: Another fallback rule; this mapping's rule if None.
             uneven: What happens to uneven axes; as in this mapping if None.
             gather_dtype: In which element type parameters are gathered; as in this mapping if None.
+            microbatches: Into how many microbatches a pipeline divides an axis; as in this mapping if None.
         """
         return AxisMapping(
             {**_get_mapping_entries(self), **_get_mapping_entries(entries)},
             fallback=self.fallback if fallback is None else fallback,
             uneven=uneven or self.uneven,
             gather_dtype=self.gather_dtype if gather_dtype is None else gather_dtype,
+            microbatches=self.microbatches if microbatches is None else microbatches,
         )
 
     @property
     def gather_dtype(self) -> Any:
         """The element type in which parameters are gathered, or a dict from names of axes to types."""
         return dict(self._gather_dtype) if isinstance(self._gather_dtype, tuple) else self._gather_dtype
+
+    @property
+    def microbatches(self) -> dict[str, int] | None:
+        """The axis that a pipeline divides into microbatches, and their number; None if layers are no stages."""
+        return dict([self._microbatches]) if self._microbatches else None
 
     def __getitem__(self, name: str) -> PhysicalAxisSpec:
         """Returns the mesh axis of a named axis, a tuple if there are several."""
@@ -150,8 +163,9 @@ class AxisMapping(Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         """Compares entries and options; a plain mapping is compared by its entries."""
         if isinstance(other, AxisMapping):
-            options = self.uneven, self.fallback, self._gather_dtype
-            return self._axes == other._axes and options == (other.uneven, other.fallback, other._gather_dtype)
+            options = self.uneven, self.fallback, self._gather_dtype, self._microbatches
+            other_options = other.uneven, other.fallback, other._gather_dtype, other._microbatches
+            return self._axes == other._axes and options == other_options
         return super().__eq__(other)
 
     def __hash__(self) -> int:
@@ -162,13 +176,19 @@ class AxisMapping(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles entries and options, without the hash, which differs between processes."""
-        options = {"fallback": self.fallback, "uneven": self.uneven, "gather_dtype": self.gather_dtype}
+        options = {
+            "fallback": self.fallback,
+            "uneven": self.uneven,
+            "gather_dtype": self.gather_dtype,
+            "microbatches": self.microbatches,
+        }
         return functools.partial(AxisMapping, **options), (_get_mapping_entries(self),)
 
     def __repr__(self) -> str:
         options = "" if self.fallback is None else f", fallback={self.fallback!r}"
         options += "" if self.uneven == "error" else f", uneven={self.uneven!r}"
         options += "" if self.gather_dtype is None else f", gather_dtype={self.gather_dtype!r}"
+        options += "" if self.microbatches is None else f", microbatches={self.microbatches!r}"
         return f"AxisMapping({dict(self)}{options})"
 
 
@@ -219,6 +239,20 @@ def _check_gather_dtype(gather_dtype: Any) -> Any:
             f"these and None, not {format_value(gather_dtype)}.",
         )
     return dtype
+
+
+def _parse_microbatches(microbatches: Any) -> tuple[str, int] | None:
+    """Returns the axis that a pipeline divides, and the number of its microbatches; None if none is given."""
+    if microbatches is None:
+        return None
+    pairs = list(microbatches.items()) if isinstance(microbatches, Mapping) else []
+    if len(pairs) != 1 or not isinstance(pairs[0][0], str) or type(pairs[0][1]) is not int or pairs[0][1] < 1:
+        raise make_error(
+            ValueError,
+            "`microbatches` is the name of an axis and into how many parts a pipeline divides it, as in "
+            f"{{'batch': 8}}, not {format_value(microbatches)}.",
+        )
+    return pairs[0]
 
 
 def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:

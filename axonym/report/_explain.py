@@ -1,9 +1,9 @@
 """`explain`: why each axis of an array or a tree is sharded as it is."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,9 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
 from .._similar_names import is_typo
-from ..named._axis import Names
-from ..named._axis_layout import MeshLike, format_mesh_axes, round_up
+from ..named._axis import Axis, Names
+from ..named._axis_layout import MeshLike, count_parts, format_mesh_axes, round_up
+from ..named._stages import PipelineSchedule
 from ..partitioning._active_mesh import check_mesh, format_mesh, get_active_mesh, is_manual_axis, resolve_mesh
 from ..partitioning._gather import describe_gradient, find_batch_axes
 from ..partitioning._leaves import (
@@ -486,6 +487,8 @@ def explain(
     and random keys by their data. Leaves that are not arrays are left out. Inside `shard_map` sizes refer to one
     shard, and devices that differ in Manual mesh axes alone count once.
 
+    If the mapping that computes has `microbatches`, the schedules of layers that are stages of a pipeline are drawn.
+
     Args:
         tree: Any tree of arrays, `jax.ShapeDtypeStruct`s or traced arrays.
         mapping: From names to mesh axes; the active mapping if None.
@@ -526,7 +529,8 @@ def explain(
         computing = None if compute_mapping is None else as_mapping(compute_mapping)
         if computing is not None:
             warn_unknown_mesh_axes(computing, target)
-        return _explain_with_mapping(arrays, active, computing, target)
+        explanation = _explain_with_mapping(arrays, active, computing, target)
+        return replace(explanation, pipelines=_find_pipelines(tree, computing or active, target))
     if compute_mapping is not None:
         raise ValueError(
             "`explain` takes a `compute_mapping` beside the mapping by which parameters are stored; give both, as to "
@@ -563,6 +567,33 @@ def _explain_with_mapping(
         unused_entries={name: axes for name, axes in entries.items() if name not in names},
         unknown_entries={name: axes for name, axes in unknown.items() if axes},
     )
+
+
+@runtime_checkable
+class _LayerStack(Protocol):
+    """A module of layers, such as `axonym.nn.Stacked`."""
+
+    Block: Axis
+
+    def fold_via(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that applies the layers in order."""
+        ...
+
+
+def _find_pipelines(tree: Any, mapping: AxisMapping, mesh: MeshLike) -> dict[str, PipelineSchedule]:
+    """Returns the schedule of each layer axis that a mapping divides into stages."""
+    pipelines: dict[str, PipelineSchedule] = {}
+    if mapping.microbatches is None:
+        return pipelines
+    [microbatches] = mapping.microbatches.values()
+    for stack in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, _LayerStack)):
+        if not isinstance(stack, _LayerStack):
+            continue
+        stages = count_parts((axis for axis in mapping.mesh_axes(stack.Block.name) if axis in mesh.shape), mesh)
+        if stages > 1:
+            _, repeats = getattr(stack, "interleaving", (1, 1))
+            pipelines[stack.Block.name] = PipelineSchedule(stages, microbatches, repeats)
+    return pipelines
 
 
 def _explain_gradient(

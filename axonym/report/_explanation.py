@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from jax.sharding import PartitionSpec as P
 
 from ..named._format import format_axes
+from ..named._stages import PipelineSchedule
 from ..partitioning._shard import get_sharded_axes
 from ._format import format_costs, format_count, format_path
 from ._table import Note, Row, Table, TabularReport
@@ -145,6 +146,7 @@ class Explanation(ShardedTree):
         unused_entries: The entries of the mapping for names that no array has.
         unknown_entries: The entries that name a mesh axis which the mesh does not have, and these mesh axes.
         unused_mesh_axes: The mesh axes that no array is sharded over.
+        pipelines: The schedule of each layer axis whose layers are the stages of a pipeline.
 
     Example:
         >>> import axonym as nym
@@ -159,6 +161,7 @@ class Explanation(ShardedTree):
     unused_entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     unknown_entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     unused_mesh_axes: tuple[str, ...] = ()
+    pipelines: Mapping[str, PipelineSchedule] = field(default_factory=dict, hash=False)
 
     @property
     def problems(self) -> tuple[LeafExplanation, ...]:
@@ -174,7 +177,9 @@ class Explanation(ShardedTree):
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as dictionaries, lists, strings, numbers and None, for tests and for files."""
         problems = {leaf.path: leaf.error for leaf in self.problems}
-        return {**super().to_dict(), "problems": problems, "near_misses": dict(self.near_misses)}
+        pipelines = {name: schedule._asdict() for name, schedule in self.pipelines.items()}
+        fields = {"problems": problems, "near_misses": dict(self.near_misses), "pipelines": pipelines}
+        return {**super().to_dict(), **fields}
 
     def _make_table(self) -> Table:
         mesh = format_mesh_title(self.mesh, self.devices)
@@ -248,6 +253,9 @@ def _list_explanation_notes(explanation: Explanation) -> Iterator[Note]:
         yield Note("Mapping entries for axes that no array has:", entries)
     if explanation.unused_mesh_axes:
         yield Note("Mesh axes that no array is sharded over:", [repr(axis) for axis in explanation.unused_mesh_axes])
+    for name, schedule in explanation.pipelines.items():
+        title, *lines = str(schedule).split("\n")
+        yield Note(f"Layers along {name!r} are a pipeline of {title}:", lines, has_lines=True)
 
 
 @dataclass(frozen=True, slots=True)

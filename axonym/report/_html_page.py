@@ -80,8 +80,10 @@ def _format_facts(facts: Sequence[Fact]) -> Iterator[str]:
 
 
 def _format_page_notes(notes: Sequence[Note]) -> Iterator[str]:
-    for heading, items, is_bad in notes:
-        if is_bad:
+    for heading, items, is_bad, has_lines in notes:
+        if has_lines:
+            yield f"<p>{html.escape(heading)}</p><pre>{html.escape(chr(10).join(items))}</pre>"
+        elif is_bad:
             listing = "".join(f"<li>{html.escape(item)}</li>" for item in items)
             yield f"<details open class='bad'><summary>{html.escape(heading)}</summary><ul>{listing}</ul></details>"
         else:

@@ -46,11 +46,12 @@ class Row(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A list below the table: its heading, its items, and whether it calls for a change."""
+    """A list below the table: its heading and items, whether it calls for a change, and whether the items are lines."""
 
     heading: str
     items: Sequence[str]
     is_bad: bool = False
+    has_lines: bool = False
 
 
 class Table(NamedTuple):
@@ -159,7 +160,9 @@ def _format_rows(table: Table, rows: Sequence[Row]) -> Iterator[str]:
 def _format_notes(table: Table) -> Iterator[str]:
     for note in table.notes:
         yield ""
-        if note.is_bad:
+        if note.has_lines:
+            yield from (note.heading, *note.items)
+        elif note.is_bad:
             yield note.heading
             for item in note.items:
                 yield from _wrap_text(item, "  ")
@@ -197,6 +200,8 @@ def _format_html_numbers(cells: tuple[str, ...], tag: str = "td") -> str:
 
 def _format_html_note(note: Note) -> str:
     heading, items = html.escape(note.heading), [*map(html.escape, note.items)]
+    if note.has_lines:
+        return f"<p>{heading}</p><pre>{'<br>'.join(items)}</pre>"
     if note.is_bad:
         return f'<p class="bad">{"<br>".join([heading, *items])}</p>'
     return f"<p>{heading} {', '.join(items)}</p>"

@@ -31,7 +31,7 @@ EXCEPTIONS = {
     "JAX has no derivative of them": "linalg.eig poly.roots poly.trim_zeros",
     "they hold numbers that are not trained": """
         nn.LinearRotaryScaling nn.DynamicRotaryScaling nn.Llama3RotaryScaling nn.RotaryScaling nn.YarnRotaryScaling
-        nn.BatchStatistics nn.AttentionChoice Shape ScanCheckpointPolicy""",
+        nn.BatchStatistics nn.AttentionChoice nn.PipelineSchedule Shape ScanCheckpointPolicy""",
     "they update parameters": """
         diloco nn.mup_learning_rates quantization.accumulate_gradients quantization.apply_updates
         quantization.partition_overwrites""",

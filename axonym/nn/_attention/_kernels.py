@@ -25,7 +25,7 @@ from ...named._dot import get_natural_order
 from ...named._operation import run_operation, use_operand_layout
 from ...named._shape._rearrange import rearrange
 from ...named._sharding import constrain_sharding
-from .._map_shards import find_mesh_axes, list_free_mesh_axes
+from .._map_shards import choose_manual_axes, find_mesh_axes, list_free_mesh_axes
 from ._inputs import AttentionInputs
 from ._mask import (
     AttentionMask,
@@ -338,7 +338,7 @@ def _attend_shards(inputs: AttentionInputs, operands: _SplashOperands, mask: Att
 
     kernel = _make_kernel(axes, mask, inputs.soft_cap, mesh_axes)
     mesh = jax.sharding.get_abstract_mesh()
-    if not (manual_axes := list_free_mesh_axes(mesh)):
+    if not list_free_mesh_axes(mesh):
         return NamedArray(compute(kernel, operands), result_names)
     mask_spec = P(None, mesh_axes[queries.name] or None) if mask else P(None, None)
     kernel_spec = kernel.manual_sharding_spec(NamedSharding(mesh, mask_spec))
@@ -351,7 +351,7 @@ def _attend_shards(inputs: AttentionInputs, operands: _SplashOperands, mask: Att
         compute,
         in_specs=(kernel_spec, operand_specs),
         out_specs=make_spec(result_names),
-        axis_names=manual_axes,
+        axis_names=choose_manual_axes(mesh),
         check_vma=False,  # the kernel does not say over which axes its results vary
     )
     return NamedArray(call(kernel, operands), result_names)

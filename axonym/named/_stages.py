@@ -1,0 +1,132 @@
+"""The stages of a pipeline: how layers and microbatches are divided, and which stage computes what in which turn."""
+
+from typing import Any, NamedTuple
+
+from ._axis_layout import round_up
+from ._traceback import make_error
+
+
+STAGE = "axonym stages"
+"""The name of the axis along which arrays are divided into stages."""
+
+
+class StagePlan(NamedTuple):
+    """How an active mapping divides layers into the stages of a pipeline.
+
+    Attributes:
+        stages: The number of stages.
+        axis: The name of the axis that is divided into microbatches.
+        microbatches: Their number.
+        storing: The active mapping by which parameters are stored, for its `mapping_context`.
+        gathering: That in which they are gathered.
+        computing: That in which the stages compute. In all three `STAGE` is sharded over the mesh axes of the layers,
+            and no other axis is.
+        collecting: That by which results with the layer axis are sharded: as `computing`, with this axis for `STAGE`.
+    """
+
+    stages: int
+    axis: str
+    microbatches: int
+    storing: Any
+    gathering: Any
+    computing: Any
+    collecting: Any
+
+
+class PipelineSchedule(NamedTuple):
+    """Which microbatch each stage of a pipeline computes in each turn, and with which of its groups of layers.
+
+    All stages do the same works in the same order, each one turn after the stage before it. With several groups of
+    layers on each stage, as many microbatches as there are stages pass all groups before the next ones follow. In the
+    backward pass the turns run in reverse.
+
+    Attributes:
+        stages: The number of stages.
+        microbatches: The number of microbatches.
+        repeats: The number of groups of layers on each stage.
+
+    Example:
+        >>> import axonym as nym
+        >>> schedule = nym.nn.PipelineSchedule(3, 4)
+        >>> print(schedule)
+        3 stages, 4 microbatches, 6 turns, bubble 33.3 %
+        stage 0  0 1 2 3 . .
+        stage 1  . 0 1 2 3 .
+        stage 2  . . 0 1 2 3
+        >>> round(nym.nn.PipelineSchedule(3, 6, repeats=2).bubble, 3)
+        0.143
+    """
+
+    stages: int
+    microbatches: int
+    repeats: int = 1
+
+    @property
+    def works(self) -> int:
+        """How often each stage computes."""
+        return self.repeats * self.microbatches
+
+    @property
+    def turns(self) -> int:
+        """How many turns there are in one pass."""
+        return self.works + self.stages - 1
+
+    @property
+    def bubble(self) -> float:
+        """The fraction of the turns in which a stage computes nothing that is used."""
+        return (self.stages - 1) / self.turns
+
+    def find_microbatch(self, work: Any) -> Any:
+        """Returns the microbatch of a work, the number of a turn counted from the first one of the stage."""
+        return work // (self.stages * self.repeats) * self.stages + work % self.stages
+
+    def find_group(self, work: Any) -> Any:
+        """Returns the group of layers of a work."""
+        return work % (self.stages * self.repeats) // self.stages
+
+    def check_batch(self, name: str, size: int, shards: int = 1) -> None:
+        """Raises a ValueError if there are too few microbatches, or an axis cannot be divided into them.
+
+        Args:
+            name: The name of the axis.
+            size: Its size.
+            shards: Over how many devices each microbatch is sharded.
+        """
+        step = 1 if self.repeats == 1 else self.stages
+        is_enough = self.microbatches >= self.stages and self.microbatches % step == 0
+        if is_enough and size % (self.microbatches * shards) == 0:
+            return
+        if is_enough:
+            devices = "" if shards == 1 else f" for {shards} devices each"
+            problem = f"axis {name!r} of size {size} is not divisible into {self.microbatches} microbatches{devices}"
+        elif self.repeats == 1:
+            problem = f"a pipeline of {self.stages} stages needs as many microbatches or more, not {self.microbatches}"
+        else:
+            problem = (
+                f"a pipeline of {self.stages} stages with {self.repeats} groups of layers each needs a multiple of "
+                f"{self.stages} microbatches, not {self.microbatches}"
+            )
+        counts = [count for count in range(self.stages, size + 1, step) if size % (count * shards) == 0]
+        larger_counts = [count for count in counts if count >= self.microbatches]
+        if counts:
+            count = larger_counts[0] if larger_counts else counts[-1]
+            remedy = f"`microbatches={{{name!r}: {count}}}` fits this axis"
+        else:
+            microbatches = round_up(max(self.microbatches, self.stages), step)
+            remedy = f"the next size of axis {name!r} that fits is {round_up(size, microbatches * shards)}"
+        raise make_error(ValueError, f"{problem}; {remedy}")
+
+    def __str__(self) -> str:
+        """Draws a row for each stage; the letter after a microbatch is the group of layers."""
+        title = f"{self.stages} stages, {self.microbatches} microbatches, "
+        title += "" if self.repeats == 1 else f"{self.repeats} groups of layers each, "
+        lines = [f"{title}{self.turns} turns, bubble {100 * self.bubble:.1f} %"]
+        cells = []
+        for work in range(self.works):
+            group = "" if self.repeats == 1 else chr(ord("a") + self.find_group(work))
+            cells.append(f"{self.find_microbatch(work)}{group}")
+        width = max(map(len, cells))
+        for stage in range(self.stages):
+            row = ["."] * stage + cells + ["."] * (self.stages - 1 - stage)
+            lines.append(f"stage {stage}  {' '.join(cell.rjust(width) for cell in row)}")
+        return "\n".join(lines)
