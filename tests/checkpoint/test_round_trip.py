@@ -168,3 +168,28 @@ def test_uncommitted_arrays_stay_uncommitted(saved: Path) -> None:
         placed = jax.device_put(make_state()["model"], jax.devices()[3])
         restored = nym.checkpoint.restore(saved, {"model": placed}, strict=False)
         assert restored["model"].weight.array.devices() == {jax.devices()[3]}
+
+
+def test_layers_move_between_shards_and_stages(tmp_path: Path) -> None:
+    """What was trained fully sharded goes on as a pipeline, and the reverse."""
+    Layers = nym.Axis("layers", 4)
+
+    def make_state() -> Any:
+        stack = nym.nn.Stacked.init(Layers, nym.nn.Linear)(Embed, Mlp, key=jax.random.key(0))
+        return {"model": stack, "optimizer": optax.adam(1e-3).init(stack)}
+
+    def interleave(state: Any, stages: int, repeats: int) -> Any:
+        is_stack = lambda node: isinstance(node, nym.nn.Stacked)
+        return jax.tree.map(lambda x: x.interleave(stages, repeats) if is_stack(x) else x, state, is_leaf=is_stack)
+
+    sharded, staged = {"embed": "data"}, {"layers": "data", "mlp": "model"}
+    state = make_state()
+    nym.checkpoint.save(tmp_path, nym.shard(state, sharded, nym.create_mesh((8,), ("data",))), 1)
+    with jax.set_mesh(nym.create_mesh((2, 4), ("data", "model"), axis_types="explicit")):
+        restored = nym.checkpoint.restore(tmp_path, jax.eval_shape(make_state), mapping=staged)
+        assert restored["model"].stacked.weight.array.sharding.spec == P("data", "model", None)
+        assert_same(jax.device_get(restored), jax.device_get(state))
+        nym.checkpoint.save(tmp_path, interleave(restored, 2, 2), 2)
+    like = jax.eval_shape(lambda: interleave(make_state(), 2, 2))
+    back = nym.checkpoint.restore(tmp_path, like, mapping=sharded, mesh=nym.create_mesh((8,), ("data",)))
+    assert_same(jax.device_get(interleave(back, 1, 1)), jax.device_get(state))
