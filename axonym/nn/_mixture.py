@@ -4,11 +4,12 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
 
 from ..named._arguments import check_choice, check_dtype, check_function, check_number
 from ..named._array import NamedArray
@@ -41,6 +42,10 @@ from ._activations import silu
 from ._layer import Layer, check_input, format_layer_axes, read_known_values, widen_array
 from ._linear import draw_scaled_normal
 from ._map_shards import check_sharded_apart, map_shards
+
+
+Dispatch: TypeAlias = Literal["auto", "gather", "all_to_all", "ragged_all_to_all"]
+"""How tokens reach experts on other devices."""
 
 
 class Routing(NamedTuple):
@@ -447,31 +452,50 @@ ExpertFn: TypeAlias = Callable[[MatrixProduct, Any], Any]
 
 
 class SortedChoices(NamedTuple):
-    """The choices of tokens, sorted by expert so that the rows of one expert are neighbours.
+    """The choices of the tokens of each group, sorted by expert so that the rows of one expert are neighbours.
 
     Choices are numbered by choice and then by token: all first choices come before all second ones.
     """
 
+    ids: jax.Array  # the expert of each choice
     order: jax.Array  # the number of the choice at each rank
     ranks: jax.Array  # the rank of each choice
     starts: jax.Array  # the first rank of each expert
     counts: jax.Array  # how many choices each expert has
 
+    def get_slots(self) -> jax.Array:
+        """Returns how many choices of the same expert come before each choice."""
+        return self.ranks - jnp.take_along_axis(self.starts, self.ids, -1)
+
+
+# These functions have an axis of groups where `jax.vmap` would be shorter, since types of varying mesh axes do not get
+# through a `vmap` within a `vmap` over a mesh axis, nor through `jnp.bincount`.
+
+
+def count_choices(expert_ids: Any, expert_count: int) -> jax.Array:
+    """Returns how often each expert is chosen along the last axis."""
+    return jax.nn.one_hot(expert_ids, expert_count, dtype=int).sum(-2)
+
 
 def sort_choices(expert_ids: Any, expert_count: int) -> SortedChoices:
-    """Sorts the choices of tokens by expert, where `expert_ids` has an axis of tokens and one of choices."""
-    flat_ids = expert_ids.T.reshape(-1)
-    order = jnp.argsort(flat_ids, stable=True)
-    counts = jnp.bincount(flat_ids, length=expert_count)
+    """Sorts the choices of tokens by expert, where `expert_ids` has axes of groups, tokens and choices.
+
+    Numbers of no expert come last and count for none.
+    """
+    ids = expert_ids.swapaxes(-1, -2).reshape(expert_ids.shape[0], -1)
+    order = jnp.argsort(ids, -1, stable=True)
+    counts = count_choices(ids, expert_count)
     # Sorting a permutation inverts it, so the second `argsort` gives the ranks.
-    return SortedChoices(order, jnp.argsort(order), jnp.cumsum(counts) - counts, counts)
+    return SortedChoices(ids, order, jnp.argsort(order, -1), jnp.cumsum(counts, -1) - counts, counts)
 
 
 def combine_choices(rows: Any, row_indices: Any, has_row: Any, weights: Any) -> Any:
     """Sums for each token the rows of its choices times their weights; choices without a row count as zero."""
-    tokens, choices = weights.shape
-    rows = jnp.where(has_row[:, None], rows[jnp.where(has_row, row_indices, 0)], 0).reshape(choices, tokens, -1)
-    return jnp.einsum("ktd,tk->td", rows, weights)
+    groups, tokens, choices = weights.shape
+    row_indices = jnp.where(has_row, row_indices, 0)[..., None]
+    rows = jnp.take_along_axis(rows, row_indices, 1, mode="promise_in_bounds")
+    rows = jnp.where(has_row[..., None], rows, 0).reshape(groups, choices, tokens, -1)
+    return jnp.einsum("gktd,gtk->gtd", rows, weights)
 
 
 def select_experts(expert_count: int, mesh_axes: tuple[str, ...], gathered: Collection[str] = ()) -> jax.Array:
@@ -485,49 +509,34 @@ def select_experts(expert_count: int, mesh_axes: tuple[str, ...], gathered: Coll
 
 
 def mix_all_tokens(
-    apply: ExpertFn,
-    expert_count: int,
-    mesh_axes: tuple[str, ...],
-    shared_axes: tuple[str, ...],
-    x: Any,
-    weights: Any,
-    expert_ids: Any,
+    apply: ExpertFn, expert_count: int, mesh_axes: tuple[str, ...], x: Any, weights: Any, expert_ids: Any
 ) -> Any:
     """Applies the experts of this device to all tokens that chose them.
-
-    Tokens that are sharded over the mesh axes of the experts are gathered, and the sums scattered again.
 
     Args:
         apply: Function of the experts.
         expert_count: The number of experts.
         mesh_axes: The mesh axes over which experts are sharded.
-        shared_axes: Those of them over which tokens are sharded, too.
-        x: Array of tokens and vectors.
-        weights: Array of tokens and choices.
+        x: Array of one group, its tokens and their vectors.
+        weights: Array of one group, its tokens and their choices.
         expert_ids: The experts, in an array of the same shape.
 
     Returns:
-        Array of tokens and vectors, which is to be added up over the mesh axes of the experts that tokens are not
-        sharded over.
+        Array with the axes of `x`, which is to be added up over the mesh axes of the experts.
     """
-    if shared_axes:
-        x, weights, expert_ids = (
-            jax.lax.all_gather(array, shared_axes, tiled=True) for array in (x, weights, expert_ids)
-        )
     choices = sort_choices(expert_ids, expert_count)
     local_experts = select_experts(expert_count, mesh_axes)
-    first_rank, counts = choices.starts[local_experts[0]], choices.counts[local_experts]
+    first_rank, counts = choices.starts[0, local_experts[0]], choices.counts[0, local_experts]
     total = counts.sum()
     # A row for each choice, because sizes are static; those of this device's experts come first.
     row_numbers = jnp.arange(expert_ids.size)
-    choice_numbers = choices.order[(row_numbers + first_rank) % expert_ids.size]
-    rows = x[choice_numbers % expert_ids.shape[0]]  # choices are numbered by choice and then by token
+    choice_numbers = choices.order[0, (row_numbers + first_rank) % expert_ids.size]
+    rows = x[0, choice_numbers % expert_ids.shape[1]]  # choices are numbered by choice and then by token
     if mesh_axes:  # rows of other devices must not reach the gradient, whatever a kernel makes of them
         rows = jnp.where((row_numbers < total)[:, None], rows, 0)
     rows = apply(lambda rows, weight: jax.lax.ragged_dot(rows, weight, counts), rows)
     row_indices = choices.ranks - first_rank
-    result = combine_choices(rows, row_indices, (row_indices >= 0) & (row_indices < total), weights)
-    return jax.lax.psum_scatter(result, shared_axes, tiled=True) if shared_axes else result
+    return combine_choices(rows[None], row_indices, (row_indices >= 0) & (row_indices < total), weights)
 
 
 def mix_within_capacity(
@@ -539,7 +548,7 @@ def mix_within_capacity(
     x: Any,
     weights: Any,
     expert_ids: Any,
-) -> tuple[Any, Any]:
+) -> Any:
     """Applies the experts of this device to the first tokens of each group that chose them, up to a capacity.
 
     The tokens of each expert travel to its device where tokens are sharded over the mesh axes of the experts.
@@ -555,10 +564,10 @@ def mix_within_capacity(
         expert_ids: The experts, in an array of the same shape.
 
     Returns:
-        Array of groups, tokens and vectors, to be added up as in `mix_all_tokens`, and how many choices are dropped.
+        Array of groups, tokens and vectors, to be added up over the other mesh axes of the experts.
     """
     experts = select_experts(expert_count, mesh_axes, shared_axes)
-    choices = jax.vmap(lambda ids: sort_choices(ids, expert_count))(expert_ids)
+    choices = sort_choices(expert_ids, expert_count)
     groups, tokens, _ = x.shape
 
     # Each expert has `capacity` slots for the tokens of a group; the last ones may stay empty.
@@ -579,13 +588,110 @@ def mix_within_capacity(
     rows = rows.swapaxes(0, 1).reshape(groups, experts.size * capacity, -1)
 
     # From the slots of experts back to the choices of tokens.
-    flat_ids = expert_ids.swapaxes(1, 2).reshape(groups, -1)
-    choice_slots = choices.ranks - jnp.take_along_axis(choices.starts, flat_ids, 1)
-    is_selected = jnp.arange(expert_count)[:, None] == experts[None]
-    expert_index = jnp.argmax(is_selected, 1)[flat_ids]  # among the experts that there are rows of
-    has_row = (choice_slots < capacity) & is_selected.any(1)[flat_ids]
-    result = jax.vmap(combine_choices)(rows, expert_index * capacity + choice_slots, has_row, weights)
-    return result, jnp.maximum(choices.counts - capacity, 0).sum()
+    choice_slots, expert_index = choices.get_slots(), find_index(experts, choices.ids)
+    has_row = (choice_slots < capacity) & (expert_index < experts.size)
+    return combine_choices(rows, expert_index * capacity + choice_slots, has_row, weights)
+
+
+def find_index(experts: Any, expert_ids: Any) -> Any:
+    """Returns where each number is among `experts`; their size if it is not."""
+    is_expert = expert_ids[..., None] == jnp.expand_dims(experts, tuple(range(expert_ids.ndim)))
+    return jnp.where(is_expert.any(-1), jnp.argmax(is_expert, -1), experts.size)
+
+
+def mix_sent_rows(
+    apply: ExpertFn,
+    expert_count: int,
+    mesh_axes: tuple[str, ...],
+    shared_axes: tuple[str, ...],
+    capacity: int | None,
+    x: Any,
+    weights: Any,
+    expert_ids: Any,
+) -> Any:
+    """Sends the row of each choice to the device of its expert, applies the experts there, and sends the rows back.
+
+    Args:
+        apply: Function of the experts.
+        expert_count: The number of experts.
+        mesh_axes: The mesh axes over which experts are sharded.
+        shared_axes: Those of them over which tokens are sharded, too; at least one.
+        capacity: How many tokens of a group each expert takes; None for all.
+        x: Array of groups, tokens and vectors.
+        weights: Array of groups, tokens and choices.
+        expert_ids: The experts, in an array of the same shape.
+
+    Returns:
+        Array of groups, tokens and vectors, to be added up over the other mesh axes of the experts.
+    """
+    experts = select_experts(expert_count, mesh_axes, shared_axes)
+    expert_index = find_index(experts, expert_ids)
+    if capacity is not None:
+        slots = sort_choices(expert_ids, expert_count).get_slots().reshape(expert_ids.swapaxes(1, 2).shape)
+        expert_index = jnp.where(slots.swapaxes(1, 2) < capacity, expert_index, experts.size)
+    # Choices that are dropped, or of experts elsewhere, come last and are not sent.
+    groups, tokens = 1, x.shape[0] * x.shape[1]
+    choices = sort_choices(expert_index.reshape(groups, tokens, -1), experts.size)
+    rows = x.reshape(tokens, -1)[choices.order[0] % tokens]
+
+    # How many rows each device sends to each expert of each device, and where they start: at the sender, and at the
+    # receiver, which has the rows of an expert from all devices next to one another.
+    devices, device = jax.lax.axis_size(shared_axes), jax.lax.axis_index(shared_axes)
+    counts = jax.lax.all_gather(choices.counts[0], shared_axes).reshape(devices, devices, -1)
+    sent_starts = find_starts(counts.reshape(devices, -1)).reshape(counts.shape)
+    received_starts = counts.transpose(1, 2, 0)
+    received_starts = find_starts(received_starts.reshape(devices, -1)).reshape(received_starts.shape)
+    there = RowSlices(sent_starts[device], counts[device], received_starts[..., device])
+    back = RowSlices(received_starts[device].T, counts[:, device], sent_starts[:, device])
+
+    size = devices * tokens * min(expert_ids.shape[-1], counts.shape[-1])
+    if capacity is not None:
+        size = min(size, experts.size * x.shape[0] * capacity)
+    received = exchange_rows(rows, size, there, back, shared_axes)
+    group_sizes = counts[:, device].sum(0)
+    received = apply(lambda rows, weight: jax.lax.ragged_dot(rows, weight, group_sizes), received)
+    rows = exchange_rows(received, rows.shape[0], back, there, shared_axes)
+    has_row = choices.ranks < choices.counts.sum()
+    return combine_choices(rows[None], choices.ranks, has_row, weights.reshape(groups, tokens, -1)).reshape(x.shape)
+
+
+def find_starts(counts: Any) -> Any:
+    """Returns where each part of each row starts, given the sizes of the parts."""
+    return jnp.cumsum(counts, -1) - counts
+
+
+class RowSlices(NamedTuple):
+    """Slices of rows that a device sends, in arrays of devices that get them and slices for each of them."""
+
+    starts: Any  # in the rows of this device
+    sizes: Any
+    targets: Any  # the first row of each at the device that gets it
+
+
+def exchange_rows(rows: Any, size: int, sent: RowSlices, received: RowSlices, mesh_axes: tuple[str, ...]) -> Any:
+    """Returns the rows that this device gets from all devices along the mesh axes, in an array of `size` rows.
+
+    Args:
+        rows: Array of rows and vectors.
+        size: The number of rows of the result; those that no device sends are zero.
+        sent: The slices that this device sends.
+        received: The slices that this device gets, as it would send them back.
+        mesh_axes: The mesh axes.
+    """
+    # `jax.lax.platform_dependent` would lose the mesh axis of a `vmap` around this.
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    if (jax.default_backend() if device is None else device.platform) != "cpu":
+        # Zeros that vary over the mesh axes of the rows, and over that of a `vmap` around this.
+        output = jnp.where(rows[:1] == rows[:1], 0, jnp.zeros((size, 1), rows.dtype))
+        slices = (array.reshape(-1) for array in (*sent, received.sizes))
+        return jax.lax.ragged_all_to_all(rows, output, *slices, axis_name=mesh_axes)
+    # Backends of CPUs lack it: each device gathers all rows and takes its own.
+    offsets = jnp.arange(size)[:, None, None] - received.starts[None]
+    is_received = (offsets >= 0) & (offsets < received.sizes[None])
+    first_rows = jnp.arange(len(received.sizes))[None, :, None] * len(rows) + received.targets[None]
+    sources = jnp.where(is_received, first_rows + offsets, 0).sum((1, 2))
+    gathered = jax.lax.all_gather(rows, mesh_axes, tiled=True)
+    return jnp.where(is_received.any((1, 2))[:, None], gathered[sources], 0)
 
 
 class MixtureMetrics(eqx.Module):
@@ -631,6 +737,7 @@ class MixtureOfExperts(Layer):
         activation: The function of the gate, or of `up` if there is no gate.
         capacity_factor: The capacity of each expert relative to an equal share of the choices; None if all are kept.
         capacity_axes: The names of the axes along which tokens compete for the capacity; None for all.
+        dispatch: How tokens travel that are sharded over a mesh axis of the experts.
     """
 
     router: Router
@@ -642,6 +749,7 @@ class MixtureOfExperts(Layer):
     activation: Callable[[Any], Any] = eqx.field(static=True)
     capacity_factor: float | None = eqx.field(static=True)
     capacity_axes: Names | None = eqx.field(static=True)
+    dispatch: Dispatch = eqx.field(static=True, default="auto")
 
     @staticmethod
     def init(
@@ -657,6 +765,7 @@ class MixtureOfExperts(Layer):
         normalize: bool = True,
         capacity_factor: float | None = None,
         capacity_axis: AxisSelection | None = None,
+        dispatch: Dispatch = "auto",
         init_scale: float = 1.0,
     ) -> "MixtureOfExperts":
         """Makes a router and experts with random weights.
@@ -676,13 +785,19 @@ class MixtureOfExperts(Layer):
                 before second ones, and earlier tokens before later ones. If None, nothing is dropped.
             capacity_axis: The axes along which tokens compete for the capacity: each element of the other axes, such as
                 each sequence of a batch, is a group with a capacity of its own. All axes of the tokens if None.
+            dispatch: How tokens reach their experts where both are sharded over one mesh axis. "gather" gathers all
+                tokens on each device and scatters the sums. "all_to_all" sends to each expert as many rows as its
+                capacity, so it needs a `capacity_factor`. "ragged_all_to_all" sends the rows that chose the expert, by
+                `jax.lax.ragged_all_to_all`; on CPUs, which lack it, all rows are gathered. "auto" is "all_to_all" with
+                a capacity, and "gather" without one. The results are the same.
             init_scale: As for `Linear.init`.
 
         Returns:
             A layer sharded by the active mapping.
 
         Raises:
-            ValueError: If there are fewer experts than are chosen, or `capacity_factor` is not positive.
+            ValueError: If there are fewer experts than are chosen, `capacity_factor` is not positive, or `dispatch` is
+                another word, or "all_to_all" without a capacity.
 
         Example:
             >>> import axonym as nym
@@ -698,6 +813,12 @@ class MixtureOfExperts(Layer):
             capacity_factor = check_number(
                 "MixtureOfExperts: `capacity_factor`, where None drops no token,", capacity_factor, above=0
             )
+        check_choice("MixtureOfExperts: `dispatch`", dispatch, get_args(Dispatch))
+        if dispatch == "all_to_all" and capacity_factor is None:
+            raise ValueError(
+                "MixtureOfExperts: `dispatch` 'all_to_all' sends as many rows as a capacity; give a `capacity_factor`, "
+                "or take 'gather' or 'ragged_all_to_all', which drop no token"
+            )
         check_function("MixtureOfExperts: `activation`", activation, "axonym.nn.silu")
         keys = split(key, 4)
         router = Router.init(
@@ -710,7 +831,7 @@ class MixtureOfExperts(Layer):
         gate = make_matrix(Embed, Mlp, keys[1]) if gated else None
         up, down = make_matrix(Embed, Mlp, keys[2]), make_matrix(Mlp, Embed, keys[3])
         axes = None if capacity_axis is None else tuple(map(axis_name, parse_selection(capacity_axis)))
-        return MixtureOfExperts(router, gate, up, down, Embed, Mlp, activation, capacity_factor, axes)
+        return MixtureOfExperts(router, gate, up, down, Embed, Mlp, activation, capacity_factor, axes, dispatch)
 
     @named_call
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> tuple[NamedArray, MixtureMetrics]:
@@ -805,31 +926,81 @@ class MixtureOfExperts(Layer):
         token_axes = tuple(axis for name in tokens for axis in mesh_axes.get(name, ()))
         expert_axes = mesh_axes.get(Experts.name, ())
         shared_axes = tuple(axis for axis in expert_axes if axis in token_axes)
+        dispatch = self.dispatch
+        if dispatch == "auto":
+            dispatch = "gather" if self.capacity_factor is None else "all_to_all"
+        mesh = jax.sharding.get_abstract_mesh()
+        mapped_axes = [
+            name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit
+        ]
+        if mapped_axes and (self.capacity_factor is None or (shared_axes and dispatch != "all_to_all")):
+            # JAX infers no shardings of `ragged_dot`, nor of a gather along one mesh axis with another one mapped.
+            raise ValueError(
+                f"{layer}: in a `vmap` over {format_axes(mapped_axes)} of an Explicit mesh, tokens reach experts by "
+                "`dispatch` 'all_to_all' only; give a `capacity_factor`, or make this mesh axis Auto"
+            )
         # Summed over at the end: mesh axes of experts over which tokens are not sharded, and those of the hidden axis.
         summed_axes = tuple(axis for axis in expert_axes if axis not in token_axes)
         summed_axes += mesh_axes.get(self.Mlp.name, ())
         # `pcast` here makes the gradient of the tokens one sum over devices, instead of one for each product below.
         varying_x = jax.lax.pcast(x.array.astype(dtype), summed_axes, to="varying")
-        arrays = (varying_x, routing.weights.array, routing.experts.array)
-        dropped = jnp.zeros((), int)
-        if self.capacity_factor is None:
-            flat_arrays = (array.reshape(-1, array.shape[-1]) for array in arrays)
-            mixed = mix_all_tokens(apply, Experts.size, expert_axes, shared_axes, *flat_arrays)
-        else:
+        arrays = (
+            array.reshape(-1, array.shape[-1]) for array in (varying_x, routing.weights.array, routing.experts.array)
+        )
+        dropped, group_size, capacity = jnp.zeros((), int), None, None
+        if self.capacity_factor is not None:
             group_size = math.prod(x.shape[name] for name in competing)
             equal_share = group_size * self.router.TopK.size / Experts.size
             capacity = min(group_size, math.ceil(equal_share * self.capacity_factor))
-            grouped_arrays = (array.reshape(-1, group_size, array.shape[-1]) for array in arrays)
-            mixed, dropped = mix_within_capacity(
-                apply, Experts.size, expert_axes, shared_axes, capacity, *grouped_arrays
+            group_counts = count_choices(
+                routing.experts.array.reshape(-1, group_size * self.router.TopK.size), Experts.size
             )
+            dropped = jnp.maximum(group_counts - capacity, 0).sum()
+        mixed = self._dispatch(dispatch, apply, expert_axes, shared_axes, group_size, capacity, *arrays)
         mixed = mixed.astype(x.dtype).reshape(x.array.shape)
         probabilities = mean(softmax(routing.logits, Experts), tokens).array
         z_loss = router_z_loss(routing.logits, Experts).array
-        counts = jnp.bincount(routing.experts.array.reshape(-1), length=Experts.size)
+        counts = count_choices(routing.experts.array.reshape(-1), Experts.size)
         if token_axes:
             z_loss, probabilities = jax.lax.pmean((z_loss, probabilities), token_axes)
             counts, dropped = jax.lax.psum((counts, dropped), token_axes)
         if summed_axes:
             mixed = jax.lax.psum(mixed, summed_axes)
         return mixed, z_loss, probabilities, counts, dropped
+
+    def _dispatch(
+        self,
+        dispatch: str,
+        apply: ExpertFn,
+        expert_axes: tuple[str, ...],
+        shared_axes: tuple[str, ...],
+        group_size: int | None,
+        capacity: int | None,
+        *arrays: Any,
+    ) -> Any:
+        """Sends the tokens of one device to their experts, and returns the sums of their rows.
+
+        Args:
+            dispatch: How they travel.
+            apply: Function of the experts of this device.
+            expert_axes: The mesh axes over which experts are sharded.
+            shared_axes: Those of them over which tokens are sharded, too.
+            group_size: How many tokens compete for the capacity, next to one another; None without a capacity.
+            capacity: How many tokens of a group each expert takes; None for all.
+            *arrays: The tokens, their weights and their experts, each with an axis of all tokens and one more.
+        """
+        expert_count, width = self.router.Experts.size, arrays[0].shape[-1]
+        is_gathered = dispatch == "gather" and bool(shared_axes)
+        if is_gathered:
+            arrays = tuple(jax.lax.all_gather(array, shared_axes, tiled=True) for array in arrays)
+        groups = (1, -1) if group_size is None else (-1, group_size)
+        arrays = tuple(array.reshape(*groups, array.shape[-1]) for array in arrays)
+        if dispatch == "ragged_all_to_all" and shared_axes:
+            mixed = mix_sent_rows(apply, expert_count, expert_axes, shared_axes, capacity, *arrays)
+        elif capacity is None:
+            mixed = mix_all_tokens(apply, expert_count, expert_axes, *arrays)
+        else:
+            sent_axes = () if is_gathered else shared_axes
+            mixed = mix_within_capacity(apply, expert_count, expert_axes, sent_axes, capacity, *arrays)
+        mixed = mixed.reshape(-1, width)
+        return jax.lax.psum_scatter(mixed, shared_axes, tiled=True) if is_gathered else mixed
