@@ -4,6 +4,7 @@ Each entry states its assumption, the versions of JAX in which it was seen to ho
 `tests/test_jax_compat.py` has a test for each, so that a new version of JAX shows which one broke.
 """
 
+import contextlib
 import inspect
 import sys
 import weakref
@@ -14,6 +15,7 @@ from types import MethodType
 from typing import Any
 
 import jax
+from jax._src.core import get_axis_env, remove_explicit_mesh_axis_names
 from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -291,6 +293,33 @@ def make_linear_pair(
     ad.deflinear2(forward, lambda cotangent, _, plan: [backward.bind(cotangent, plan=plan)])
     ad.deflinear2(backward, lambda cotangent, _, plan: [forward.bind(cotangent, plan=plan)])
     return lambda array, plan: forward.bind(array, plan=plan)
+
+
+def has_spmd_axes() -> bool:
+    """Returns whether there is a `jax.vmap` with a `spmd_axis_name` around this.
+
+    Relies on the names that it adds to JAX's environment of axes, seen in jax 0.10.2 and 0.12.0.1. Should they move,
+    importing fails.
+    """
+    return bool(get_axis_env().spmd_axis_names)
+
+
+def find_mapped_mesh_axes() -> tuple[str, ...]:
+    """Returns the Explicit mesh axes over which a `jax.vmap` around this maps.
+
+    Relies on the names that `jax.vmap` adds to JAX's environment of axes, seen in jax 0.10.2 and 0.12.0.1. Should they
+    move, importing fails.
+    """
+    return tuple(get_axis_env().explicit_mesh_axis_names)
+
+
+def use_mapped_mesh_axes() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which `jax.shard_map` may divide over the mesh axes that `find_mapped_mesh_axes` returns.
+
+    JAX itself enters it to apply the rules of `jax.vmap`. Seen in jax 0.10.2 and 0.12.0.1. Should it move, importing
+    fails.
+    """
+    return remove_explicit_mesh_axis_names(find_mapped_mesh_axes())
 
 
 def take_mapped_slice(array: Any, number: Any) -> Any:

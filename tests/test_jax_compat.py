@@ -273,3 +273,29 @@ def test_slices_are_taken_of_arrays_that_vmap_refuses(explicit_mesh):
         doubled = double(array)
         assert doubled.tolist() == (2 * values).tolist()
         assert jax.typeof(doubled).sharding.spec.reduced == {data}
+
+
+def test_mesh_axes_of_vmap_are_known_and_can_be_used(auto_mesh, explicit_mesh):
+    seen = []
+
+    def look(x):
+        seen.append((_jax_compat.has_spmd_axes(), _jax_compat.find_mapped_mesh_axes()))
+        return x
+
+    def square_shards(x):
+        with _jax_compat.use_mapped_mesh_axes():
+            return jax.shard_map(lambda shard: shard**2, in_specs=P(None), out_specs=P(None))(x)
+
+    axis = explicit_mesh.axis_names[0]
+    with jax.set_mesh(explicit_mesh):
+        x = jax.reshard(jnp.ones((explicit_mesh.shape[axis], 2)), P(axis))
+        jax.vmap(look)(x)
+        with pytest.raises(ValueError, match="subset"):
+            jax.vmap(jax.shard_map(look, in_specs=P(None), out_specs=P(None), axis_names={axis}))(x)
+        mapped = jax.custom_batching.custom_vmap(square_shards)
+        mapped.def_vmap(lambda size, is_mapped, x: (x**2, True))
+        jax.vmap(mapped)(x)
+    with jax.set_mesh(auto_mesh):
+        jax.vmap(look, spmd_axis_name=auto_mesh.axis_names[0])(jnp.ones((2, 2)))
+    look(None)
+    assert seen == [(False, (axis,)), (True, ()), (False, ())]

@@ -23,7 +23,12 @@ EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 PARTS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and not path.name.startswith("_"))
 FLAT = {"mesh", "multihost", "named", "partitioning", "report"}  # Users reach the things in these through `axonym`.
 PRIVATE_JAX = ("jax._src", "jax.interpreters", "jax.core")
-RELIED_ON = {"jax.core.Tracer", *(f"jax.interpreters.{name}" for name in ("ad", "batching", "mlir"))}  # in _jax_compat
+RELIED_ON = {  # in _jax_compat
+    "jax.core.Tracer",
+    "jax._src.core.get_axis_env",
+    "jax._src.core.remove_explicit_mesh_axis_names",
+    *(f"jax.interpreters.{name}" for name in ("ad", "batching", "mlir")),
+}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AxisType
+from jax.sharding import AxisType, PartitionSpec as P
 
-from .._jax_compat import is_tracing
+from .._jax_compat import find_mapped_mesh_axes, has_spmd_axes, is_tracing, use_mapped_mesh_axes
 from ..named._axis import Axis, Names
-from ..named._axis_layout import AxisLayout, MeshAxes, MeshLike, get_entry_axes
+from ..named._axis_layout import AxisLayout, MeshAxes, MeshLike, count_parts, get_entry_axes
 from ..named._operation import use_operand_layout
 from ..named._sharding import get_sharding, mapping_context, reshard_by_name
 
@@ -108,8 +108,61 @@ def map_shards(
         arrays = [reshard_by_name(array, array_names) for array, array_names in zip(arrays, names, strict=True)]
     if layout.mesh is None:
         return fn({}, *arrays)
-    call = shard_map_by_name(functools.partial(fn, layout.mesh_axes), layout, names, out_names, check_vma=check_vma)
+    # JAX 0.10.2 adds the mesh axis of a `vmap` to the types of some values and not of others, and then compares them.
+    check_vma = check_vma and not has_spmd_axes()
+    map_fn = _map_within_vmap if find_mapped_mesh_axes() else shard_map_by_name
+    call = map_fn(functools.partial(fn, layout.mesh_axes), layout, names, out_names, check_vma=check_vma)
     return (call if is_tracing() else jax.jit(call))(*arrays)
+
+
+def _map_within_vmap(
+    fn: Callable[..., Any], layout: AxisLayout, names: Sequence[Names], out_names: Sequence[Names], *, check_vma: bool
+) -> Callable[..., Any]:
+    """Returns what `shard_map_by_name` does, within a `vmap` over an Explicit mesh axis.
+
+    Each device gets its own slices, too. JAX would leave the mapped axis Explicit within the `shard_map`, where it
+    cannot tell how the results of operations such as `ragged_dot` are sharded.
+    """
+    assert layout.mesh is not None
+    mesh = layout.mesh
+    specs, out_specs = [*map(layout.spec, names)], [*map(layout.spec, out_names)]
+
+    def map_slices(fn: Callable[..., Any], specs: Any, out_specs: Any, arrays: Any) -> Any:
+        mapped = jax.shard_map(
+            fn,
+            mesh=mesh,
+            in_specs=tuple(specs),
+            out_specs=tuple(out_specs),
+            axis_names=choose_manual_axes(mesh),
+            check_vma=check_vma,
+        )
+        return mapped(*arrays)
+
+    @jax.custom_batching.custom_vmap
+    def call(*arrays: Any) -> Any:
+        with use_mapped_mesh_axes():
+            return map_slices(fn, specs, out_specs, arrays)
+
+    @call.def_vmap
+    def call_mapped(size: int, is_mapped: Sequence[bool], *arrays: Any) -> tuple[Any, Any]:
+        sharding_entries = [
+            jax.typeof(array).sharding.spec.partitions[0] if mapped else None
+            for array, mapped in zip(arrays, is_mapped, strict=True)
+        ]
+        entry = next((entry for entry in sharding_entries if entry is not None), None)
+        mapped_specs = [P(entry, *spec) if mapped else spec for spec, mapped in zip(specs, is_mapped, strict=True)]
+        fn_mapped = jax.vmap(fn, in_axes=tuple(0 if mapped else None for mapped in is_mapped))
+
+        def call_slice(*shards: Any) -> Any:
+            slices = [shard[0] if mapped else shard for shard, mapped in zip(shards, is_mapped, strict=True)]
+            return tuple(result[None] for result in fn(*slices))
+
+        count = 1 if entry is None else count_parts(get_entry_axes(entry), mesh)
+        fn_slices = call_slice if count == size else fn_mapped
+        results = map_slices(fn_slices, mapped_specs, [P(entry, *spec) for spec in out_specs], arrays)
+        return results, (True,) * len(out_names)
+
+    return call
 
 
 def check_sharded_apart(function: str, mesh_axes: MeshAxes, names: Names) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 
 from ..named._arguments import check_choice, check_dtype, check_function, check_number
 from ..named._array import NamedArray
@@ -929,16 +928,6 @@ class MixtureOfExperts(Layer):
         dispatch = self.dispatch
         if dispatch == "auto":
             dispatch = "gather" if self.capacity_factor is None else "all_to_all"
-        mesh = jax.sharding.get_abstract_mesh()
-        mapped_axes = [
-            name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit
-        ]
-        if mapped_axes and (self.capacity_factor is None or (shared_axes and dispatch != "all_to_all")):
-            # JAX infers no shardings of `ragged_dot`, nor of a gather along one mesh axis with another one mapped.
-            raise ValueError(
-                f"{layer}: in a `vmap` over {format_axes(mapped_axes)} of an Explicit mesh, tokens reach experts by "
-                "`dispatch` 'all_to_all' only; give a `capacity_factor`, or make this mesh axis Auto"
-            )
         # Summed over at the end: mesh axes of experts over which tokens are not sharded, and those of the hidden axis.
         summed_axes = tuple(axis for axis in expert_axes if axis not in token_axes)
         summed_axes += mesh_axes.get(self.Mlp.name, ())

@@ -45,6 +45,7 @@ class Config(NamedTuple):
     theta: float = 500000.0
     scaling: RotaryScaling | None = None
     tied: bool = False  # whether the embedding is also the head
+    context: str = "auto"  # how devices that share positions exchange keys
 
     @staticmethod
     def from_hf(config: Mapping[str, Any]) -> "Config":
@@ -107,7 +108,7 @@ class Block(Pretrained):
         y = self.attention_norm(x)
         query, key = rotate(self.query(y), self.key(y), cache, self.config.theta, self.config.scaling)
         query, key, value = map(nym.tree_checkpoint_name, (query, key, self.value(y)), ("query", "key", "value"))
-        attended, new = attend(query, key, value, cache)
+        attended, new = attend(query, key, value, cache, context=self.config.context)
         x = x + nym.tree_checkpoint_name(self.attention_out(attended).rearrange(x.names), "attention_out")
         y = self.mlp_norm(x)
         return x + self.down(nym.nn.silu(self.gate(y)) * self.up(y)), new
@@ -126,7 +127,7 @@ class SequenceParallelBlock(Block):
         query, key = self.query(y), self.key(y)
         query, key = rotate(query, key, cache, self.config.theta, self.config.scaling, Pos="token")
         query, key, value = map(nym.tree_checkpoint_name, (query, key, self.value(y)), ("query", "key", "value"))
-        attended, new = attend(query, key, value, cache, Pos="token")
+        attended, new = attend(query, key, value, cache, Pos="token", context=self.config.context)
         out = nym.shard(self.attention_out(attended).rearrange(y.names).rename({"token": "pos"}))
         x = x + nym.tree_checkpoint_name(out, "attention_out")
         y = nym.shard(self.mlp_norm(x).rename({"pos": "token"}))

@@ -46,6 +46,9 @@ class Config(NamedTuple):
     theta: float = 1e6
     scaling: RotaryScaling | None = None
     window: int | None = None
+    context: str = "auto"  # how devices that share positions exchange keys
+    dispatch: Any = "auto"  # how tokens reach experts on other devices
+    capacity_factor: float | None = None
 
     @staticmethod
     def from_hf(config: Mapping[str, Any]) -> "Config":
@@ -95,7 +98,15 @@ class Block(Pretrained):
             value=linear(config.embed, (config.heads, config.head_dim)),
             attention_out=linear(queries, config.embed),
             mlp_norm=RmsNorm.init(config.embed, config.eps),
-            moe=MixtureOfExperts.init(config.embed, config.mlp, config.experts, config.top_k, key=next(keys)),
+            moe=MixtureOfExperts.init(
+                config.embed,
+                config.mlp,
+                config.experts,
+                config.top_k,
+                key=next(keys),
+                capacity_factor=config.capacity_factor,
+                dispatch=config.dispatch,
+            ),
         )
 
     def to_saved(self) -> Any:
@@ -121,7 +132,7 @@ class Block(Pretrained):
     ) -> tuple[NamedArray, tuple[NewKeys, MixtureMetrics]]:
         y = self.attention_norm(x)
         query, key = rotate(self.query(y), self.key(y), cache, self.config.theta, self.config.scaling)
-        attended, new = attend(query, key, self.value(y), cache, window=self.config.window)
+        attended, new = attend(query, key, self.value(y), cache, window=self.config.window, context=self.config.context)
         x = x + self.attention_out(attended).rearrange(x.names)
         mixed, metrics = self.moe(self.mlp_norm(x))
         return x + mixed, (new, metrics)

@@ -179,7 +179,9 @@ def test_layers_move_between_shards_and_stages(tmp_path: Path) -> None:
         return {"model": stack, "optimizer": optax.adam(1e-3).init(stack)}
 
     def interleave(state: Any, stages: int, repeats: int) -> Any:
-        is_stack = lambda node: isinstance(node, nym.nn.Stacked)
+        def is_stack(node: Any) -> bool:
+            return isinstance(node, nym.nn.Stacked)
+
         return jax.tree.map(lambda x: x.interleave(stages, repeats) if is_stack(x) else x, state, is_leaf=is_stack)
 
     sharded, staged = {"embed": "data"}, {"layers": "data", "mlp": "model"}
