@@ -468,13 +468,18 @@ class SortedChoices(NamedTuple):
         return self.ranks - jnp.take_along_axis(self.starts, self.ids, -1)
 
 
-# These functions have an axis of groups where `jax.vmap` would be shorter, since types of varying mesh axes do not get
-# through a `vmap` within a `vmap` over a mesh axis, nor through `jnp.bincount`.
+# These functions have an axis of groups where `jax.vmap` would be shorter: JAX loses track of the mesh axes over which
+# arrays vary in a `vmap` within a `vmap` over a mesh axis, and in `jnp.bincount`.
 
 
 def count_choices(expert_ids: Any, expert_count: int) -> jax.Array:
     """Returns how often each expert is chosen along the last axis."""
     return jax.nn.one_hot(expert_ids, expert_count, dtype=int).sum(-2)
+
+
+def find_starts(counts: Any) -> Any:
+    """Returns where each part of each row starts, given the sizes of the parts."""
+    return jnp.cumsum(counts, -1) - counts
 
 
 def sort_choices(expert_ids: Any, expert_count: int) -> SortedChoices:
@@ -483,10 +488,13 @@ def sort_choices(expert_ids: Any, expert_count: int) -> SortedChoices:
     Numbers of no expert come last and count for none.
     """
     ids = expert_ids.swapaxes(-1, -2).reshape(expert_ids.shape[0], -1)
-    order = jnp.argsort(ids, -1, stable=True)
+    # As `jnp.argsort`, which is not typed to vary over the mesh axis of a `vmap` around a `scan` around this.
+    numbers = jnp.arange(ids.shape[-1])[None] + 0 * ids
+    sort_numbers = functools.partial(jax.lax.sort, dimension=-1, num_keys=1)
+    order = sort_numbers((ids, numbers))[1]
+    ranks = sort_numbers((order, numbers))[1]  # sorting a permutation inverts it
     counts = count_choices(ids, expert_count)
-    # Sorting a permutation inverts it, so the second `argsort` gives the ranks.
-    return SortedChoices(ids, order, jnp.argsort(order, -1), jnp.cumsum(counts, -1) - counts, counts)
+    return SortedChoices(ids, order, ranks, find_starts(counts), counts)
 
 
 def combine_choices(rows: Any, row_indices: Any, has_row: Any, weights: Any) -> Any:
@@ -653,11 +661,6 @@ def mix_sent_rows(
     rows = exchange_rows(received, rows.shape[0], back, there, shared_axes)
     has_row = choices.ranks < choices.counts.sum()
     return combine_choices(rows[None], choices.ranks, has_row, weights.reshape(groups, tokens, -1)).reshape(x.shape)
-
-
-def find_starts(counts: Any) -> Any:
-    """Returns where each part of each row starts, given the sizes of the parts."""
-    return jnp.cumsum(counts, -1) - counts
 
 
 class RowSlices(NamedTuple):

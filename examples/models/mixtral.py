@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -46,6 +46,7 @@ class Config(NamedTuple):
     theta: float = 1e6
     scaling: RotaryScaling | None = None
     window: int | None = None
+    dispatch: Literal["auto", "gather", "ragged_all_to_all"] = "auto"  # how tokens reach experts on other devices
 
     @staticmethod
     def from_hf(config: Mapping[str, Any]) -> "Config":
@@ -95,7 +96,9 @@ class Block(Pretrained):
             value=linear(config.embed, (config.heads, config.head_dim)),
             attention_out=linear(queries, config.embed),
             mlp_norm=RmsNorm.init(config.embed, config.eps),
-            moe=MixtureOfExperts.init(config.embed, config.mlp, config.experts, config.top_k, key=next(keys)),
+            moe=MixtureOfExperts.init(
+                config.embed, config.mlp, config.experts, config.top_k, key=next(keys), dispatch=config.dispatch
+            ),
         )
 
     def to_saved(self) -> Any:
