@@ -117,6 +117,12 @@ def check_sharded_apart(function: str, mesh_axes: MeshAxes, names: Names) -> Non
                 )
 
 
+def list_mapped_axes() -> list[str]:
+    """Returns the Explicit mesh axes over which `jax.vmap` maps, within a function that `map_shards` calls."""
+    mesh = jax.sharding.get_abstract_mesh()  # its other axes are Manual there
+    return [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit]
+
+
 def find_mesh_axes(axis: Axis) -> tuple[str, ...]:
     """Returns the mesh axes over which an axis is sharded."""
     sharding = get_sharding((axis.name,), (axis.size,))

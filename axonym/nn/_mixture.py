@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 
 from ..named._arguments import check_choice, check_dtype, check_function, check_number
 from ..named._array import NamedArray
@@ -41,7 +40,7 @@ from ..random import split
 from ._activations import silu
 from ._layer import Layer, check_input, format_layer_axes, read_known_values, widen_array
 from ._linear import draw_scaled_normal
-from ._map_shards import check_sharded_apart, map_shards
+from ._map_shards import check_sharded_apart, list_mapped_axes, map_shards
 
 
 Dispatch: TypeAlias = Literal["auto", "gather", "all_to_all", "ragged_all_to_all"]
@@ -354,8 +353,8 @@ def ragged_dot(
 
     Raises:
         ValueError: If an array lacks an axis or has more, a name has two sizes, the axes of rows and groups are
-            sharded over the same mesh axis, or a group size is negative or the sizes add up to more than the rows.
-            Sizes within a compiled function are not checked.
+            sharded over the same mesh axis, a group size is negative or the sizes add up to more than the rows, or a
+            `vmap` maps over a mesh axis that is Explicit. Sizes within a compiled function are not checked.
         TypeError: If the group sizes are not integers, or an operand is not a named array.
 
     Example:
@@ -416,6 +415,11 @@ def _compute_ragged_dot(
         rows, *summed = x_names
         group = weight_names[0]
         check_sharded_apart("ragged_dot", mesh_axes, (rows, *weight_names))
+        if mapped_axes := list_mapped_axes():
+            raise ValueError(
+                f"ragged_dot: JAX multiplies no groups in a `vmap` over {format_axes(mapped_axes)} of an Explicit "
+                "mesh; make this mesh axis Auto"
+            )
         output_shape, row_count = weight.shape[len(x_names) :], x.shape[0]
         common_dtype = jnp.result_type(x, weight)
         # `ragged_dot` takes one summed dimension and one of outputs.
@@ -849,8 +853,9 @@ class MixtureOfExperts(Layer):
 
         Raises:
             ValueError: If `x` lacks the axis of the vectors or one of the capacity, or has another axis of the layer;
-                if an axis of the tokens is sharded over a mesh axis of the hidden axis; or if an axis is sharded along
-                which tokens compete for the capacity.
+                if an axis of the tokens is sharded over a mesh axis of the hidden axis; if an axis is sharded along
+                which tokens compete for the capacity; or in a `vmap` over an Explicit mesh axis, unless tokens reach
+                experts by an all-to-all.
         """
         Experts = self.router.Experts
         layer = f"MixtureOfExperts ({format_layer_axes((self.Embed, self.Mlp, Experts))})"
@@ -932,12 +937,9 @@ class MixtureOfExperts(Layer):
         dispatch = self.dispatch
         if dispatch == "auto":
             dispatch = "gather" if self.capacity_factor is None else "all_to_all"
-        mesh = jax.sharding.get_abstract_mesh()
-        mapped_axes = [
-            name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit
-        ]
+        mapped_axes = list_mapped_axes()
+        # With another mesh axis mapped, JAX neither multiplies groups nor gathers on an Explicit mesh.
         if mapped_axes and (self.capacity_factor is None or (shared_axes and dispatch != "all_to_all")):
-            # JAX infers no shardings of `ragged_dot`, nor of a gather along one mesh axis with another one mapped.
             raise ValueError(
                 f"{layer}: in a `vmap` over {format_axes(mapped_axes)} of an Explicit mesh, tokens reach experts by "
                 "`dispatch` 'all_to_all' only; give a `capacity_factor`, or make this mesh axis Auto"
