@@ -35,7 +35,7 @@ from ..named._named_call import enter_function_scope, named_call
 from ..named._reduce._reductions import logsumexp, mean, softmax, sum
 from ..named._search import top_k as find_largest
 from ..named._shape._rearrange import rearrange
-from ..named._sharding import constrain_sharding, gather_parameter
+from ..named._sharding import constrain_sharding, gather_parameter, vary_like
 from ..random import split
 from ._activations import silu
 from ._layer import Layer, check_input, format_layer_axes, read_known_values, widen_array
@@ -467,13 +467,14 @@ class SortedChoices(NamedTuple):
         return self.ranks - jnp.take_along_axis(self.starts, self.ids, -1)
 
 
-# These functions have an axis of groups where `jax.vmap` would be shorter, since types of varying mesh axes do not get
-# through a `vmap` within a `vmap` over a mesh axis, nor through `jnp.bincount`.
-
-
 def count_choices(expert_ids: Any, expert_count: int) -> jax.Array:
     """Returns how often each expert is chosen along the last axis."""
     return jax.nn.one_hot(expert_ids, expert_count, dtype=int).sum(-2)
+
+
+def find_starts(counts: Any) -> Any:
+    """Returns where each part of each row starts, given the sizes of the parts."""
+    return jnp.cumsum(counts, -1) - counts
 
 
 def sort_choices(expert_ids: Any, expert_count: int) -> SortedChoices:
@@ -483,9 +484,9 @@ def sort_choices(expert_ids: Any, expert_count: int) -> SortedChoices:
     """
     ids = expert_ids.swapaxes(-1, -2).reshape(expert_ids.shape[0], -1)
     order = jnp.argsort(ids, -1, stable=True)
+    ranks = jnp.argsort(order, -1)  # sorting a permutation inverts it
     counts = count_choices(ids, expert_count)
-    # Sorting a permutation inverts it, so the second `argsort` gives the ranks.
-    return SortedChoices(ids, order, jnp.argsort(order, -1), jnp.cumsum(counts, -1) - counts, counts)
+    return SortedChoices(ids, order, ranks, find_starts(counts), counts)
 
 
 def combine_choices(rows: Any, row_indices: Any, has_row: Any, weights: Any) -> Any:
@@ -654,11 +655,6 @@ def mix_sent_rows(
     return combine_choices(rows[None], choices.ranks, has_row, weights.reshape(groups, tokens, -1)).reshape(x.shape)
 
 
-def find_starts(counts: Any) -> Any:
-    """Returns where each part of each row starts, given the sizes of the parts."""
-    return jnp.cumsum(counts, -1) - counts
-
-
 class RowSlices(NamedTuple):
     """Slices of rows that a device sends, in arrays of devices that get them and slices for each of them."""
 
@@ -680,8 +676,7 @@ def exchange_rows(rows: Any, size: int, sent: RowSlices, received: RowSlices, me
     # `jax.lax.platform_dependent` would lose the mesh axis of a `vmap` around this.
     device = jax.sharding.get_abstract_mesh().abstract_device
     if (jax.default_backend() if device is None else device.platform) != "cpu":
-        # Zeros that vary over the mesh axes of the rows, and over that of a `vmap` around this.
-        output = jnp.where(rows[:1] == rows[:1], 0, jnp.zeros((size, 1), rows.dtype))
+        output = vary_like(jnp.zeros((size, *rows.shape[1:]), rows.dtype), rows)
         slices = (array.reshape(-1) for array in (*sent, received.sizes))
         return jax.lax.ragged_all_to_all(rows, output, *slices, axis_name=mesh_axes)
     # Backends of CPUs lack it: each device gathers all rows and takes its own.

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -47,7 +47,9 @@ class Config(NamedTuple):
     scaling: RotaryScaling | None = None
     window: int | None = None
     context: str = "auto"  # how devices that share positions exchange keys
-    dispatch: Any = "auto"  # how tokens reach experts on other devices
+    dispatch: Literal["auto", "gather", "all_to_all", "ragged_all_to_all"] = (
+        "auto"  # how tokens reach experts elsewhere
+    )
     capacity_factor: float | None = None
 
     @staticmethod

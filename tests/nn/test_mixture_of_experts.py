@@ -222,7 +222,7 @@ STAGES = {"stage": "stage", "experts": "expert", "batch": ("data", "expert")}
 
 
 def map_stages(layers, x):
-    """Results and gradients of a layer for each stage, as in a pipeline."""
+    """Results and gradients of the layers of each stage, as in a pipeline."""
 
     def loss(layers, x):
         out, metrics = nym.vmap(mix_stage, "stage")(layers, x)
@@ -231,8 +231,8 @@ def map_stages(layers, x):
     return jax.grad(loss, (0, 1), has_aux=True)(layers, x)
 
 
-def mix_stage(layer, x):
-    return layer(x)
+def mix_stage(layers, x):
+    return layers.scan(x)
 
 
 @pytest.mark.parametrize(
@@ -248,14 +248,15 @@ def mix_stage(layer, x):
 )
 def test_stages_are_mapped_over(draw, kind, capacity_factor, dispatch):
     options = {"capacity_factor": capacity_factor, "capacity_axis": "pos", "dispatch": dispatch}
-    make = nym.nn.Stacked.init(nym.Axis("stage", 2), nym.nn.MixtureOfExperts)
+    make_stage = nym.nn.Stacked.init(nym.Axis("layers", 2), nym.nn.MixtureOfExperts)
+    make = nym.nn.Stacked.init(nym.Axis("stage", 2), make_stage)
     layers = draw.layer(lambda key: make(Embed, Mlp, Experts, 2, key=key, **options)).stacked
     x = draw(nym.Axis("stage", 2), Batch, Pos, Embed)
     expected = jax.jit(map_stages)(layers, x)
     with jax.set_mesh(make_mesh(kind, {"stage": 2, "data": 2, "expert": 2})):
         step = nym.named_jit(map_stages, STAGES)
         arguments = nym.shard(layers, STAGES), nym.shard(x, STAGES)
-        assert_close(step(*arguments), expected, 1e-5)
+        assert_close(step(*arguments), expected, 1e-4)
 
 
 def test_other_devices_than_cpus_send_ragged_rows():

@@ -136,6 +136,21 @@ def test_wrong_input_is_refused(draw):
         nym.nn.ragged_dot(x, weight, sizes["experts", 0:4], Embed)
 
 
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_products_are_mapped_over_a_mesh_axis(draw, kind):
+    mapping = {"stage": "data", "experts": "expert"}
+    stage = nym.Axis("stage", 2)
+    x, weight = draw(stage, Token, Embed), draw(stage, Experts, Embed, Mlp)
+    sizes = nym.stack(stage, [sizes_of_groups(), sizes_of_groups()])
+    expected = nym.stack(
+        stage, [dense_ragged_dot(x["stage", i], weight["stage", i], sizes["stage", i]) for i in (0, 1)]
+    )
+    with jax.set_mesh(make_mesh(kind)):
+        multiply = nym.named_jit(nym.vmap(lambda *args: nym.nn.ragged_dot(*args, Embed), "stage"), mapping)
+        arrays = [nym.shard(array, mapping) for array in (x, weight, sizes)]
+        assert_close(multiply(*arrays), expected, 1e-5)
+
+
 def test_rows_and_groups_need_mesh_axes_of_their_own(expert_mesh, draw):
     x, weight, sizes = draw(Token, Embed), draw(Experts, Embed, Mlp), sizes_of_groups()
     with nym.axis_mapping({"token": "expert", "experts": "expert"}):
