@@ -50,7 +50,7 @@ class Config(NamedTuple):
     dispatch: Literal["auto", "gather", "all_to_all", "ragged_all_to_all"] = (
         "auto"  # how tokens reach experts elsewhere
     )
-    capacity_factor: float | None = None
+    capacity_factor: float | None = None  # of each sequence
 
     @staticmethod
     def from_hf(config: Mapping[str, Any]) -> "Config":
@@ -107,6 +107,7 @@ class Block(Pretrained):
                 config.top_k,
                 key=next(keys),
                 capacity_factor=config.capacity_factor,
+                capacity_axis=None if config.capacity_factor is None else "pos",
                 dispatch=config.dispatch,
             ),
         )
