@@ -15,7 +15,7 @@ Batch, Pos, Heads, Group, Dim = nym.make_axes(batch=2, pos=32, heads=4, group=2,
 CONTEXT = 4
 AXES = ("data", "context", "model")
 MAPPING = {"batch": "data", "pos": "context", "heads": "model"}
-CONTEXTS = ["all_gather", "ring", "all_to_all"]
+CONTEXTS = ["all_gather", "ring", "all_to_all", "mixed"]
 
 
 def draw(seed: int, *axes: nym.Axis) -> nym.NamedArray:
@@ -110,7 +110,8 @@ def test_scores_are_changed_as_on_one_device(context: str, axis_types: Any):
     def step(*operands: Any) -> Any:
         return differentiate(lambda *operands: compute(*operands, context=context), *operands)
 
-    with jax.set_mesh(nym.create_mesh((2, 2, 2), AXES, axis_types=axis_types)):
+    shape = (1, 4, 2) if context == "mixed" else (2, 2, 2)
+    with jax.set_mesh(nym.create_mesh(shape, AXES, axis_types=axis_types)):
         assert_same(step(*operands), expected)
 
 
@@ -131,14 +132,19 @@ def test_nothing_is_sent_but_what_the_context_says(axis_types: Any):
         assert count_bytes("ring") == {"collective-permute": (3 * 2 + 3 * 2 + 4 * 2) * shard}
         # Keys, values, queries and results, of which queries have two groups; all again backward.
         assert count_bytes("all_to_all") == {"all-to-all": 2 * (2 + 2 * 2) * shard}
+        # Two groups of two: the same exchange, and keys and values once, which XLA keeps, and their gradients twice.
+        sent = {"all-to-all": 2 * (2 + 2 * 2) * shard, "collective-permute": (2 + 2 * 2) * shard}
+        assert count_bytes("mixed") == sent
+
+
+def explain(size: int, heads: int = 5, groups: int = 1, **options: Any) -> Any:
+    shape = nym.make_axes(batch=1, pos=size, heads=heads, group=groups, dim=128)
+    query = nym.named(jax.ShapeDtypeStruct(tuple(axis.size for axis in shape), "float32"), shape)
+    key = nym.named(jax.ShapeDtypeStruct((1, size, heads, 128), "float32"), ("batch", "key_pos", "heads", "dim"))
+    return explain_attention("key_pos", "dim", query, key, key, QPos="pos", **options)
 
 
 def test_auto_goes_around_a_ring_where_gathered_keys_are_large():
-    def explain(size: int, heads: int = 5, **options: Any) -> Any:
-        query = nym.named(jax.ShapeDtypeStruct((1, size, heads, 128), "float32"), ("batch", "pos", "heads", "dim"))
-        key = value = query.rename({"pos": "key_pos"})
-        return explain_attention("key_pos", "dim", query, key, value, QPos="pos", **options)
-
     mesh = nym.create_abstract_mesh((8,), ("context",))
     with jax.sharding.use_abstract_mesh(mesh), nym.axis_mapping({"pos": "context"}):
         short, long, divisible = explain(8192), explain(16384), explain(16384, heads=8)
@@ -148,6 +154,45 @@ def test_auto_goes_around_a_ring_where_gathered_keys_are_large():
     assert "context ring    gathered keys and values take 80.0 MiB of a device, more than 64 MiB" in str(long)
     assert dropped.context_reason == "no ring is used: devices would drop the same weights"
     assert explain(8192).context is None
+
+
+def test_auto_mixes_where_heads_cannot_be_divided_by_all_devices_and_it_sends_least():
+    def explain_mapped(mesh: Any, *args: int, **options: Any) -> Any:
+        mapping = {"pos": mesh.axis_names}
+        with jax.sharding.use_abstract_mesh(mesh), nym.axis_mapping(mapping):
+            return explain(*args, **options)
+
+    line = nym.create_abstract_mesh((8,), ("context",))
+    grid = nym.create_abstract_mesh((2, 4), ("ring", "heads"))
+    choices = [explain_mapped(mesh, 16384, 4) for mesh in (line, grid)]
+    assert [choice.context for choice in choices] == ["mixed", "mixed"]
+    text = "context mixed   with groups of 4 devices that exchange heads it sends less than a gather or a ring"
+    assert text in str(choices[0])
+    assert (choices[0].implementation, choices[0].reason) == ("blocked", "a ring computes in blocks")
+    assert explain_mapped(grid, 65536, 2).context == "ring"  # the heads of the mesh are 4
+    assert explain_mapped(line, 65536, 4, 8).context == "ring"  # queries of 8 groups are more than keys
+    assert explain_mapped(line, 16384, 8).context == "all_to_all"
+    assert explain_mapped(line, 16384, 4, implementation="plain").context == "all_gather"
+    with pytest.raises(ValueError, match=r"a group of the 8 devices could divide .*heads: 3\); .* 'ring' can"):
+        explain_mapped(line, 16384, 3, context="mixed")
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+def test_the_last_mesh_axes_of_positions_exchange_heads(axis_types: Any):
+    def compute(*operands: Any, **options: Any) -> Any:
+        return attend(*operands, mask=AttentionMask.causal(), **options)
+
+    expected = differentiate(lambda *operands: compute(*operands, implementation="plain"), QUERY, KEY, VALUE)
+    # Four times two devices: heads would do for groups of four, too.
+    step = nym.named_jit(
+        lambda *operands: differentiate(lambda *operands: compute(*operands, context="mixed"), *operands),
+        axis_resources={"pos": ("ring", "heads")},
+    )
+    with jax.set_mesh(nym.create_mesh((4, 2), ("ring", "heads"), axis_types=axis_types)):
+        assert_same(step(QUERY, KEY, VALUE), expected)
+        report = nym.planner.communication_report(step, QUERY, KEY, VALUE)
+    mesh_axes = {item.kind: item.mesh_axes for item in report.collectives if item.kind != "all-gather"}
+    assert mesh_axes == {"all-to-all": ("heads",), "collective-permute": ("ring",)}
 
 
 def test_the_implementation_that_is_explained_is_that_of_a_device():
@@ -204,16 +249,27 @@ def test_auto_gathers_where_mesh_axes_are_manual(axis_types: Any):
     assert set(contexts) == {"all_gather"}
 
 
+def test_every_context_runs_where_few_devices_share_positions():
+    expected = attend(QUERY, KEY, VALUE)
+    for sizes in ((1,), (2,), (1, 1), (2, 1), (1, 2)):
+        names = ("ring", "heads")[: len(sizes)]
+        with jax.set_mesh(nym.create_mesh(sizes, names, devices=jax.devices()[: np.prod(sizes)])):
+            for context in CONTEXTS:
+                step = nym.named_jit(lambda *operands, context=context: attend(*operands, context=context))
+                with nym.axis_mapping({"pos": names}):
+                    assert_same(step(QUERY, KEY, VALUE), expected)
+
+
 def test_what_a_context_cannot_compute_is_an_error():
     def check(context: str, text: str, **options: Any) -> None:
         with pytest.raises(ValueError, match=text):
             nym.named_jit(lambda *operands: attend(*operands, context=context, **options), MAPPING)(QUERY, KEY, VALUE)
 
     with jax.set_mesh(nym.create_mesh((1, 8, 1), AXES)):
-        check("all_to_all", r"a device 8 devices could divide \(batch: 2, heads: 4\); 'all_gather' and 'ring' can")
+        check("all_to_all", r"a device 8 devices could divide \(batch: 2, heads: 4\); .* 'ring' and 'mixed' can")
         check("ring", "the mask has both axes of positions", mask=nym.ones((Pos, Pos.alias("key_pos"))) > 0)
         check("ring", "'blocked' does, not as 'plain'; 'all_gather' can", implementation="plain")
-        check("round", "`context` must be 'auto', 'all_gather', 'ring' or 'all_to_all', not 'round'")
+        check("round", "`context` must be 'auto', 'all_gather', 'ring', 'all_to_all' or 'mixed', not 'round'")
         check("ring", "are those of queries and keys", positions=nym.arange(Pos)["pos", :8])
     with pytest.raises(ValueError, match=r"size 32, which is not divisible into 2 chunks for each of 3 devices; .* 36"):
         zigzag_positions(Pos, 3)

@@ -197,8 +197,10 @@ def dot_product_attention(
         context: How devices that share the positions of a sequence exchange keys and values, if the mapping shards
             `QPos`: "all_gather" gives each all of them; "ring" sends them around, while each computes with those that
             it has (Liu et al., 2023); "all_to_all" gives each all positions of a part of the heads (Jacobs et al.,
-            2023); "auto" exchanges heads where that sends less than a gather, and goes around a ring where gathered
-            keys and values would take more than 64 MiB of a device and no kernel computes them.
+            2023); "mixed" exchanges heads within groups of devices and sends keys and values around the groups (Fang &
+            Zhao, 2024), which are along the last of several mesh axes of positions, or neighbors along a single one;
+            "auto" exchanges heads, among all or in groups, where that sends less than a gather, and goes around a ring
+            where gathered keys and values would take more than 64 MiB of a device and no kernel computes them.
 
     Returns:
         Array with the axes shared by weights and values, then the remaining axes of the query, then those of the value.
@@ -238,8 +240,8 @@ def dot_product_attention(
     )
     context_choice = _choose_context(inputs, context, implementation)
     with enter_function_scope("dot_product_attention", (*inputs.contracted, inputs.key_axis)):
-        if context_choice.context == "ring":
-            return attend_in_ring(inputs)
+        if context_choice.context in ("ring", "mixed"):
+            return attend_in_ring(inputs, is_mixed=context_choice.context == "mixed")
         if context_choice.context == "all_to_all":
             return attend_by_heads(inputs, lambda part: _choose_implementation(part, implementation).run(part))
         return _choose_implementation(inputs, implementation).run(inputs)
@@ -286,8 +288,9 @@ def explain_attention(
 def _explain_implementation(
     inputs: AttentionInputs, implementation: str, context_choice: ContextChoice
 ) -> AttentionChoice:
-    choice = _choose_implementation(inputs, "blocked" if context_choice.context == "ring" else implementation)
-    if context_choice.context == "ring":
+    has_ring = context_choice.context in ("ring", "mixed")
+    choice = _choose_implementation(inputs, "blocked" if has_ring else implementation)
+    if has_ring:
         reason = reason_against_others = "a ring computes in blocks"
     elif implementation == "auto":
         reason = choice.describe_advantage(inputs)

@@ -4,12 +4,16 @@ Both run on the shards of each device, over all mesh axes of the arrays, so that
 as is written here. In a ring each device computes its queries with its own keys, sends the keys on and receives those
 of its neighbor, until it has had all (Liu et al., 2023, https://arxiv.org/abs/2310.01889). The softmax is computed
 online, and the backward pass goes around once more, with the gradients of the keys. With all-to-alls each device gets
-all positions of a part of the heads (Jacobs et al., 2023, https://arxiv.org/abs/2309.14509).
+all positions of a part of the heads (Jacobs et al., 2023, https://arxiv.org/abs/2309.14509). Mixed, groups of devices
+exchange heads for the positions of the group, and the keys go around the groups (Fang & Zhao, 2024,
+https://arxiv.org/abs/2405.07719).
 """
 
 import dataclasses
 import functools
+import itertools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -77,31 +81,38 @@ def choose_context(inputs: AttentionInputs, context: str, implementation: str, h
     Raises:
         ValueError: If the context asked for is unknown or cannot compute this.
     """
-    check_choice("dot_product_attention: `context`", context, ("auto", "all_gather", "ring", "all_to_all"))
+    check_choice("dot_product_attention: `context`", context, ("auto", "all_gather", "ring", "all_to_all", "mixed"))
     mesh_axes = find_context_axes(inputs)
     if not mesh_axes:
         return ContextChoice(None, "positions are not sharded")
-    if context == "all_gather":
-        return ContextChoice(context, "it is asked for")
-    heads_obstacle, ring_obstacle = find_heads_obstacle(inputs), find_ring_obstacle(inputs)
+    ring_obstacle = find_ring_obstacle(inputs)
     if implementation not in ("auto", "blocked"):
         ring_obstacle = f"a ring computes its blocks as 'blocked' does, not as {implementation!r}"
     elif context == "auto" and has_kernel:
         ring_obstacle = "it has no kernel, as gathered keys have"
+    obstacles = {
+        "all_gather": None,
+        "ring": ring_obstacle,
+        "all_to_all": find_heads_obstacle(inputs, [_count_devices(mesh_axes)]),
+        "mixed": ring_obstacle or find_heads_obstacle(inputs, _list_group_sizes(mesh_axes)),
+    }
     if context != "auto":
-        if obstacle := heads_obstacle if context == "all_to_all" else ring_obstacle:
-            alternatives = "'all_gather' can"
-            if context == "all_to_all" and ring_obstacle is None:
-                alternatives = "'all_gather' and 'ring' can"
+        if obstacle := obstacles[context]:
+            alternatives = " and ".join(repr(name) for name, obstacle in obstacles.items() if obstacle is None)
             raise ValueError(
-                f"dot_product_attention: context {context!r} cannot compute this: {obstacle}; {alternatives}"
+                f"dot_product_attention: context {context!r} cannot compute this: {obstacle}; {alternatives} can"
             )
         return ContextChoice(context, "it is asked for")
-    # A gather sends keys and values of all devices, an all-to-all queries, keys, values and results of one.
-    query_bytes = _count_device_bytes(inputs.query)
     key_bytes = _count_device_bytes(inputs.key, inputs.key_axis) + _count_device_bytes(inputs.value, inputs.key_axis)
-    if heads_obstacle is None and 2 * query_bytes + key_bytes // _count_devices(mesh_axes) < key_bytes:
-        return ContextChoice("all_to_all", "it sends less than a gather of keys and values")
+    gathered_bytes = _count_sent_bytes(inputs, 1)  # as many as in a ring
+    if obstacles["all_to_all"] is None:
+        if _count_sent_bytes(inputs, _count_devices(mesh_axes)) < gathered_bytes:
+            return ContextChoice("all_to_all", "it sends less than a gather of keys and values")
+    elif obstacles["mixed"] is None:
+        size = _find_group(inputs, _list_group_sizes(mesh_axes)).size
+        if _count_sent_bytes(inputs, size) < gathered_bytes:
+            reason = f"with groups of {size} devices that exchange heads it sends less than a gather or a ring"
+            return ContextChoice("mixed", reason)
     text = f"gathered keys and values take {key_bytes / 2**20:,.1f} MiB of a device"
     limit = f"{MOST_GATHERED_BYTES // 2**20} MiB"
     if key_bytes <= MOST_GATHERED_BYTES:
@@ -109,6 +120,16 @@ def choose_context(inputs: AttentionInputs, context: str, implementation: str, h
     if ring_obstacle is not None:
         return ContextChoice("all_gather", f"no ring is used: {ring_obstacle}")
     return ContextChoice("ring", f"{text}, more than {limit}")
+
+
+def _count_sent_bytes(inputs: AttentionInputs, size: int) -> float:
+    """Returns how many bytes a device sends if groups of `size` devices exchange heads, and keys go around these."""
+    devices = _count_devices(find_context_axes(inputs))
+    key_bytes = _count_device_bytes(inputs.key, inputs.key_axis) + _count_device_bytes(inputs.value, inputs.key_axis)
+    key_bytes /= devices
+    # A group exchanges queries, keys, values and results.
+    exchanged_bytes = (2 * _count_device_bytes(inputs.query) + key_bytes) * (size - 1) / size
+    return exchanged_bytes + key_bytes * (devices / size - 1)
 
 
 def _count_device_bytes(x: NamedArray, gathered_axis: str = "") -> int:
@@ -132,14 +153,15 @@ def find_ring_obstacle(inputs: AttentionInputs) -> str | None:
     return _find_obstacle(inputs) or inputs.find_foreign_axis()
 
 
-def find_heads_obstacle(inputs: AttentionInputs) -> str | None:
-    """Returns why heads cannot be exchanged for positions, None if they can."""
+def find_heads_obstacle(inputs: AttentionInputs, group_sizes: list[int]) -> str | None:
+    """Returns why no group of these sizes can exchange heads for positions, None if one can."""
     if obstacle := _find_obstacle(inputs):
         return obstacle
-    if _find_heads(inputs) is None:
+    if not _find_group(inputs, group_sizes).heads:
         sizes = ", ".join(f"{axis.name}: {axis.size}" for axis in _list_shared_axes(inputs))
         devices = _count_devices(find_context_axes(inputs))
-        return f"query, key and value share no axis whose part on a device {devices} devices could divide ({sizes})"
+        groups = f"{devices} devices" if group_sizes == [devices] else f"a group of the {devices} devices"
+        return f"query, key and value share no axis whose part on a device {groups} could divide ({sizes})"
     return None
 
 
@@ -161,13 +183,81 @@ def _find_obstacle(inputs: AttentionInputs) -> str | None:
     return None
 
 
-def _find_heads(inputs: AttentionInputs) -> str | None:
-    """Returns the last axis of query, key and value that can be divided by the devices of the positions."""
-    devices = _count_devices(find_context_axes(inputs))
-    for axis in reversed(_list_shared_axes(inputs)):
-        if axis.size % (devices * _count_devices(find_mesh_axes(axis))) == 0:
-            return axis.name
-    return None
+class _HeadGroup(NamedTuple):
+    """Groups of neighboring devices that exchange heads for positions.
+
+    Attributes:
+        mesh_axes: The mesh axes along which the devices are.
+        query_axis: Name of the axis of query positions.
+        key_axis: Name of the axis of key positions.
+        size: The number of devices of a group; 1 if nothing is exchanged.
+        heads: The axis that the devices of a group divide, empty if there is none.
+    """
+
+    mesh_axes: tuple[str, ...]
+    query_axis: str | None
+    key_axis: str
+    size: int = 1
+    heads: str = ""
+
+    @property
+    def indices(self) -> list[list[int]] | None:
+        """The devices of each group, None if all are in one."""
+        devices = jax.lax.axis_size(self.mesh_axes)
+        return None if self.size == devices else np.arange(devices).reshape(-1, self.size).tolist()
+
+    def take_part(self, leaf: Any) -> Any:
+        """Returns an array with the positions of the group and a part of the heads."""
+        if not is_named_array(leaf) or self.size == 1:
+            return leaf
+        positions = next((name for name in (self.query_axis, self.key_axis) if name in leaf.names), None)
+        if positions is None and self.heads not in leaf.names:
+            return leaf
+        if positions is None:
+            dim = leaf.names.index(self.heads)
+            part = leaf.array.shape[dim] // self.size
+            start = jax.lax.axis_index(self.mesh_axes) % self.size * part
+            return with_array(leaf, jax.lax.dynamic_slice_in_dim(leaf.array, start, part, dim))
+        if self.heads in leaf.names:
+            return self._exchange(leaf, self.heads, positions)
+        gathered = jax.lax.all_gather(
+            leaf.array, self.mesh_axes, axis=leaf.names.index(positions), tiled=True, axis_index_groups=self.indices
+        )
+        return with_array(leaf, gathered)
+
+    def return_part(self, result: NamedArray) -> NamedArray:
+        """Returns a result with the positions of a device and all heads."""
+        if self.size == 1:
+            return result
+        assert self.query_axis is not None
+        return self._exchange(result, self.query_axis, self.heads)
+
+    def _exchange(self, x: NamedArray, divided_axis: str, joined_axis: str) -> NamedArray:
+        dims = x.names.index(divided_axis), x.names.index(joined_axis)
+        array = jax.lax.all_to_all(x.array, self.mesh_axes, *dims, tiled=True, axis_index_groups=self.indices)
+        return with_array(x, array)
+
+
+def _find_group(inputs: AttentionInputs, sizes: list[int]) -> _HeadGroup:
+    """Returns groups of the first of these sizes that could divide an axis which query, key and value share."""
+    group = _HeadGroup(find_context_axes(inputs), inputs.query_axis, inputs.key_axis)
+    for size in sizes:
+        for axis in reversed(_list_shared_axes(inputs)):
+            if axis.size % (size * _count_devices(find_mesh_axes(axis))) == 0:
+                return group._replace(size=size, heads=axis.name)
+    return group
+
+
+def _list_group_sizes(mesh_axes: tuple[str, ...]) -> list[int]:
+    """Returns the sizes that groups of some of these devices may have, the largest first.
+
+    Of several mesh axes, groups are along the last ones, and the first one is left for the ring.
+    """
+    if len(mesh_axes) == 1:
+        devices = _count_devices(mesh_axes)
+        return [size for size in range(devices // 2, 1, -1) if devices % size == 0] or [devices]
+    sizes = [_count_devices((axis,)) for axis in reversed(mesh_axes[1:])]
+    return [size for size in reversed([*itertools.accumulate(sizes, operator.mul)]) if size > 1] or [1]
 
 
 def _list_shared_axes(inputs: AttentionInputs) -> list[Axis]:
@@ -214,18 +304,20 @@ class _Ring(NamedTuple):
     Attributes:
         axes: The axes of a block.
         mesh_axes: The mesh axes along which the devices are.
+        stride: How many devices apart neighbors are: as many as exchange heads.
     """
 
     axes: BlockAxes
     mesh_axes: tuple[str, ...]
+    stride: int
 
     def count_devices(self) -> int:
-        return jax.lax.axis_size(self.mesh_axes)
+        return jax.lax.axis_size(self.mesh_axes) // self.stride
 
     def send(self, arrays: Any) -> Any:
         """Returns the arrays of the device before, which sends them here."""
-        size = self.count_devices()
-        pairs = [(device, (device + 1) % size) for device in range(size)]
+        devices = jax.lax.axis_size(self.mesh_axes)
+        pairs = [(device, (device + self.stride) % devices) for device in range(devices)]
         return jax.tree.map(lambda array: jax.lax.ppermute(array, self.mesh_axes, pairs), arrays)
 
     def take_keys(self, operands: AttentionInputs) -> list[NamedArray]:
@@ -244,9 +336,14 @@ class _Ring(NamedTuple):
         return is_named_array(leaf) and self.axes.KPos.name in leaf.names
 
 
-def attend_in_ring(inputs: AttentionInputs) -> NamedArray:
-    """Computes attention while the keys go around the devices of the positions."""
-    mesh_axes = find_context_axes(inputs)
+def attend_in_ring(inputs: AttentionInputs, *, is_mixed: bool = False) -> NamedArray:
+    """Computes attention while the keys go around the devices of the positions.
+
+    Args:
+        inputs: The inputs.
+        is_mixed: Whether they go around groups of devices that exchange heads.
+    """
+    group = _find_group(inputs, _list_group_sizes(find_context_axes(inputs)) if is_mixed else [])
     mask = inputs.mask
     if mask is not None and not isinstance(mask, PlacedMask):
         # The place of a query or a key among those of all devices, which goes around with it.
@@ -262,8 +359,11 @@ def attend_in_ring(inputs: AttentionInputs) -> NamedArray:
         return average_blocks(axes, prepare_operands(operands, axes), starts)
 
     def attend(operands: AttentionInputs) -> tuple[NamedArray, ...]:
+        operands = jax.tree.map(group.take_part, operands, is_leaf=is_named_array)
         axes, starts = plan_blocks(operands)
-        return _attend_ring(_Ring(axes, mesh_axes), prepare_operands(operands, axes), starts)
+        ring = _Ring(axes, group.mesh_axes, group.size)
+        results: tuple[NamedArray, ...] = _attend_ring(ring, prepare_operands(operands, axes), starts)
+        return tuple(map(group.return_part, results))
 
     averages, log_sums = _map_inputs(attend, operands, eqx.filter_eval_shape(average_local_keys, operands))
     may_lack_keys = mask is not None and not mask.allows_same_index
@@ -317,15 +417,20 @@ def _attend_ring_backward(
 _attend_ring.defvjp(_attend_ring_forward, _attend_ring_backward)
 
 
+def _find_whole_group(inputs: AttentionInputs) -> _HeadGroup:
+    return _find_group(inputs, [_count_devices(find_context_axes(inputs))])
+
+
 def shape_part(inputs: AttentionInputs) -> AttentionInputs:
     """Returns the shapes of what a device gets of the inputs for its part of the heads."""
-    heads, devices = _find_heads(inputs), _count_devices(find_context_axes(inputs))
+    group = _find_whole_group(inputs)
 
     def shape_array(leaf: Any) -> Any:
         if not is_named_array(leaf):
             return leaf
         shape = _shape_shard(leaf, (inputs.query_axis, inputs.key_axis))
-        sizes = [size // devices if name == heads else size for name, size in zip(leaf.names, shape, strict=True)]
+        pairs = zip(leaf.names, shape, strict=True)
+        sizes = [size // group.size if name == group.heads else size for name, size in pairs]
         return with_array(leaf, jax.ShapeDtypeStruct(tuple(sizes), leaf.dtype))
 
     return jax.tree.map(shape_array, inputs, is_leaf=is_named_array)
@@ -338,32 +443,10 @@ def attend_by_heads(inputs: AttentionInputs, run: Callable[[AttentionInputs], Na
         inputs: The inputs.
         run: Computes attention on one device.
     """
-    mesh_axes, heads = find_context_axes(inputs), _find_heads(inputs)
-    query_axis, key_axis = inputs.query_axis, inputs.key_axis
-    assert heads is not None
-    assert query_axis is not None
-
-    def exchange(leaf: Any) -> Any:
-        """Returns an array with all positions and a part of the heads."""
-        if not is_named_array(leaf):
-            return leaf
-        positions = next((name for name in (query_axis, key_axis) if name in leaf.names), None)
-        if positions is None and heads not in leaf.names:
-            return leaf
-        if positions is None:
-            dim = leaf.names.index(heads)
-            part = leaf.array.shape[dim] // jax.lax.axis_size(mesh_axes)
-            start = jax.lax.axis_index(mesh_axes) * part
-            return with_array(leaf, jax.lax.dynamic_slice_in_dim(leaf.array, start, part, dim))
-        dim = leaf.names.index(positions)
-        if heads not in leaf.names:
-            return with_array(leaf, jax.lax.all_gather(leaf.array, mesh_axes, axis=dim, tiled=True))
-        return with_array(leaf, jax.lax.all_to_all(leaf.array, mesh_axes, leaf.names.index(heads), dim, tiled=True))
+    group = _find_whole_group(inputs)
 
     def attend(inputs: AttentionInputs) -> tuple[NamedArray, ...]:
-        result = run(jax.tree.map(exchange, inputs, is_leaf=is_named_array))
-        query_dim, heads_dim = result.names.index(query_axis), result.names.index(heads)
-        return (with_array(result, jax.lax.all_to_all(result.array, mesh_axes, query_dim, heads_dim, tiled=True)),)
+        return (group.return_part(run(jax.tree.map(group.take_part, inputs, is_leaf=is_named_array))),)
 
     with mapping_context(None):  # as on a device
         results = eqx.filter_eval_shape(lambda inputs: (run(inputs),), shape_part(inputs))
