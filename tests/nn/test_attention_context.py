@@ -115,6 +115,52 @@ def test_scores_are_changed_as_on_one_device(context: str, axis_types: Any):
         assert_same(step(*operands), expected)
 
 
+DROPOUT: dict[str, Any] = {"dropout": 0.3, "dropout_key": jax.random.key(7)}
+
+
+@pytest.mark.parametrize(("axis_types", "context"), [("auto", "ring"), ("explicit", "mixed"), ("auto", "all_to_all")])
+def test_devices_drop_other_weights_and_gradients_see_the_same(axis_types: Any, context: str):
+    options = {"mask": AttentionMask.causal(), "context": context, **DROPOUT}
+
+    def attend_with(query: Any, key: Any, value: Any, factors: Any) -> nym.NamedArray:
+        query, key, value = rename_keys(query, key, value)
+        scores = nym.dot(query, key, axis="dim") / np.sqrt(Dim.size)
+        mask = AttentionMask.causal().materialize(Pos, Pos.alias("key_pos"))
+        weights = nym.nn.softmax(nym.where(mask, scores, -jnp.inf), "key_pos")
+        return nym.dot(weights * factors, value, axis="key_pos")
+
+    @nym.named_jit(axis_resources=MAPPING)
+    def step(*operands: Any) -> Any:
+        results = differentiate(lambda *operands: attend(*operands, **options), *operands)
+        # Equal weights of values that are one at their own position and zero elsewhere.
+        choices = nym.nn.one_hot(nym.arange(Pos), nym.Axis("choice", Pos.size)).broadcast_axis((Batch, Heads))
+        weights = attend(0 * QUERY, KEY, choices, context=context, **DROPOUT)
+        return results, weights.rename({"choice": "key_pos"}) * Pos.size
+
+    shape = (2, 4, 1) if context == "mixed" else (2, 2, 2)
+    with jax.set_mesh(nym.create_mesh(shape, AXES, axis_types=axis_types)):
+        results, factors = jax.device_get(step(QUERY, KEY, VALUE))
+    assert_same(results, differentiate(lambda *operands: attend_with(*operands, factors), QUERY, KEY, VALUE))
+    is_kept = factors.rearrange(("batch", "heads", "group", "pos", "key_pos")).array > 0
+    assert abs(is_kept.mean() - 0.7) < 0.02
+    np.testing.assert_allclose(factors.array.max(), 1 / 0.7, rtol=1e-5)
+    blocks = is_kept.reshape(2, 4, 2, 4, 8, 4, 8).swapaxes(4, 5).reshape(-1, 64)
+    assert len(np.unique(blocks, axis=0)) == len(blocks)
+
+
+@pytest.mark.parametrize("is_zigzag", [False, True])
+def test_devices_that_share_positions_alone_drop_what_one_does(is_zigzag: bool):
+    positions = zigzag_positions(Pos, 8) if is_zigzag else None
+    options = {"mask": AttentionMask.causal(), "positions": positions, **DROPOUT}
+    expected = differentiate(lambda *operands: attend(*operands, **options), QUERY, KEY, VALUE)
+    step = nym.named_jit(
+        lambda *operands: differentiate(lambda *operands: attend(*operands, context="ring", **options), *operands),
+        axis_resources=MAPPING,
+    )
+    with jax.set_mesh(nym.create_mesh((1, 8, 1), AXES)):
+        assert_same(step(QUERY, KEY, VALUE), expected)
+
+
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
 def test_nothing_is_sent_but_what_the_context_says(axis_types: Any):
     def count_bytes(context: str) -> dict[Any, int]:
@@ -145,14 +191,15 @@ def explain(size: int, heads: int = 5, groups: int = 1, **options: Any) -> Any:
 
 
 def test_auto_goes_around_a_ring_where_gathered_keys_are_large():
-    mesh = nym.create_abstract_mesh((8,), ("context",))
+    mesh, bias = nym.create_abstract_mesh((8,), ("context",)), nym.ones({"layers": 2})
     with jax.sharding.use_abstract_mesh(mesh), nym.axis_mapping({"pos": "context"}):
         short, long, divisible = explain(8192), explain(16384), explain(16384, heads=8)
-        dropped = explain(16384, dropout=0.5, dropout_key=jax.random.key(0))
-    contexts = [choice.context for choice in (short, long, divisible, dropped)]
+        foreign = explain(16384, bias=bias)
+    contexts = [choice.context for choice in (short, long, divisible, foreign)]
     assert contexts == ["all_gather", "ring", "all_to_all", "all_gather"]
     assert "context ring    gathered keys and values take 80.0 MiB of a device, more than 64 MiB" in str(long)
-    assert dropped.context_reason == "no ring is used: devices would drop the same weights"
+    text = "no ring is used: the bias has axis 'layers', which neither query nor key has"
+    assert foreign.context_reason == text
     assert explain(8192).context is None
 
 

@@ -188,7 +188,9 @@ def dot_product_attention(
         soft_cap: Scores become `soft_cap * tanh(scores / soft_cap)` before bias and mask (Gemma Team, 2024).
         sinks: Scores of keys whose values are zero, one for each element of the axes of this array, such as heads
             (OpenAI, 2025, gpt-oss). A query that attends to no key attends to its sink alone, and gets zeros.
-        dropout: Probability with which a weight is set to zero; the others are scaled by `1 / (1 - dropout)`.
+        dropout: Probability with which a weight is set to zero; the others are scaled by `1 / (1 - dropout)`. The
+            weights are the same for all implementations and contexts, but depend on the mesh in a context other than
+            "all_gather" if it divides more axes than positions.
         dropout_key: A random key, needed if `dropout` is not 0.
         block_size: The number of query and of key positions in a block of the implementation "blocked", and of a
             device in a ring.

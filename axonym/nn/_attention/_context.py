@@ -172,8 +172,6 @@ def _find_obstacle(inputs: AttentionInputs) -> str | None:
     for name in inputs.contracted:
         if find_mesh_axes(inputs.query.resolve_axis(name)):
             return f"axis {name!r}, which is contracted, is sharded"
-    if inputs.dropout:
-        return "devices would drop the same weights"
     devices, keys = _count_devices(find_context_axes(inputs)), inputs.key.axis_size(inputs.key_axis)
     if keys % devices:
         return f"axis {inputs.key_axis!r} has size {keys}, which {devices} devices cannot divide"
@@ -190,6 +188,7 @@ class _HeadGroup(NamedTuple):
         mesh_axes: The mesh axes along which the devices are.
         query_axis: Name of the axis of query positions.
         key_axis: Name of the axis of key positions.
+        other_axes: The mesh axes along which devices have other scores of the same positions, such as those of a batch.
         size: The number of devices of a group; 1 if nothing is exchanged.
         heads: The axis that the devices of a group divide, empty if there is none.
     """
@@ -197,6 +196,7 @@ class _HeadGroup(NamedTuple):
     mesh_axes: tuple[str, ...]
     query_axis: str | None
     key_axis: str
+    other_axes: tuple[str, ...]
     size: int = 1
     heads: str = ""
 
@@ -205,6 +205,19 @@ class _HeadGroup(NamedTuple):
         """The devices of each group, None if all are in one."""
         devices = jax.lax.axis_size(self.mesh_axes)
         return None if self.size == devices else np.arange(devices).reshape(-1, self.size).tolist()
+
+    def take_parts(self, inputs: AttentionInputs) -> AttentionInputs:
+        """Returns inputs with the positions of the group and a part of the heads.
+
+        Devices with other scores of the same positions get another random key. Dropout tells positions apart by itself.
+        """
+        inputs = jax.tree.map(self.take_part, inputs, is_leaf=is_named_array)
+        key = inputs.dropout_key
+        if key is not None and self.other_axes:
+            key = jax.random.fold_in(key, jax.lax.axis_index(self.other_axes))
+        if key is not None and self.size > 1:
+            key = jax.random.fold_in(key, jax.lax.axis_index(self.mesh_axes) % self.size)
+        return dataclasses.replace(inputs, dropout_key=key)
 
     def take_part(self, leaf: Any) -> Any:
         """Returns an array with the positions of the group and a part of the heads."""
@@ -240,7 +253,11 @@ class _HeadGroup(NamedTuple):
 
 def _find_group(inputs: AttentionInputs, sizes: list[int]) -> _HeadGroup:
     """Returns groups of the first of these sizes that could divide an axis which query, key and value share."""
-    group = _HeadGroup(find_context_axes(inputs), inputs.query_axis, inputs.key_axis)
+    position_axes, positions = find_context_axes(inputs), (inputs.query_axis, inputs.key_axis)
+    operands = [inputs.query, inputs.key, *(x for _, x in inputs.list_score_operands())]
+    axes = dict.fromkeys(axis for x in operands for axis in x.axes if axis.name not in positions)
+    other_axes = [mesh_axis for axis in axes for mesh_axis in find_mesh_axes(axis) if _count_devices((mesh_axis,)) > 1]
+    group = _HeadGroup(position_axes, *positions, tuple(dict.fromkeys(other_axes)))
     for size in sizes:
         for axis in reversed(_list_shared_axes(inputs)):
             if axis.size % (size * _count_devices(find_mesh_axes(axis))) == 0:
@@ -332,6 +349,15 @@ class _Ring(NamedTuple):
             lambda leaf: next(remaining_arrays) if self._has_keys(leaf) else leaf, operands, is_leaf=is_named_array
         )
 
+    def place_keys(self, operands: AttentionInputs, arrays: list[NamedArray], step: Any) -> AttentionInputs:
+        """Returns inputs with the arrays that a device has after some steps, and where they start, for dropout."""
+        operands = self.put_keys(operands, arrays)
+        place = jax.lax.axis_index(self.mesh_axes) // self.stride
+        key_place = (place - step) % self.count_devices()
+        assert operands.query_axis is not None
+        queries, keys = operands.query.axis_size(operands.query_axis), operands.key.axis_size(operands.key_axis)
+        return dataclasses.replace(operands, starts=(place * queries, key_place * keys))
+
     def _has_keys(self, leaf: Any) -> bool:
         return is_named_array(leaf) and self.axes.KPos.name in leaf.names
 
@@ -359,7 +385,7 @@ def attend_in_ring(inputs: AttentionInputs, *, is_mixed: bool = False) -> NamedA
         return average_blocks(axes, prepare_operands(operands, axes), starts)
 
     def attend(operands: AttentionInputs) -> tuple[NamedArray, ...]:
-        operands = jax.tree.map(group.take_part, operands, is_leaf=is_named_array)
+        operands = group.take_parts(operands)
         axes, starts = plan_blocks(operands)
         ring = _Ring(axes, group.mesh_axes, group.size)
         results: tuple[NamedArray, ...] = _attend_ring(ring, prepare_operands(operands, axes), starts)
@@ -377,16 +403,17 @@ def _attend_ring(ring: _Ring, operands: AttentionInputs, starts: BlockStarts) ->
 
 
 def _attend_ring_forward(ring: _Ring, operands: AttentionInputs, starts: BlockStarts) -> tuple[Any, Any]:
-    def add_shard(state: Any, _: None) -> tuple[Any, None]:
+    def add_shard(state: Any, step: Any) -> tuple[Any, None]:
         averages, log_sums, keys = state
         keys = ring.send(keys)
-        shard_averages, shard_log_sums = average_blocks(ring.axes, ring.put_keys(operands, keys), starts)
+        shard_averages, shard_log_sums = average_blocks(ring.axes, ring.place_keys(operands, keys, step), starts)
         total = logaddexp(log_sums, shard_log_sums)
         averages = averages * exp(log_sums - total) + shard_averages * exp(shard_log_sums - total)
         return (averages, total, keys), None
 
-    initial = (*average_blocks(ring.axes, operands, starts), ring.take_keys(operands))
-    (averages, log_sums, _), _ = jax.lax.scan(add_shard, initial, None, length=ring.count_devices() - 1)
+    keys = ring.take_keys(operands)
+    initial = (*average_blocks(ring.axes, ring.place_keys(operands, keys, 0), starts), keys)
+    (averages, log_sums, _), _ = jax.lax.scan(add_shard, initial, jnp.arange(1, ring.count_devices()))
     averages = cast_array(averages, operands.value.dtype)
     return (averages, log_sums), (operands, starts, averages, log_sums)
 
@@ -396,21 +423,22 @@ def _attend_ring_backward(
 ) -> tuple[AttentionInputs, None]:
     operands, starts, averages, log_sums = saved
 
-    def compute_gradients(keys: list[NamedArray]) -> AttentionInputs:
-        return sum_gradients(ring.axes, (ring.put_keys(operands, keys), starts, averages, log_sums), gradients)
+    def compute_gradients(keys: list[NamedArray], step: Any) -> AttentionInputs:
+        shard = ring.place_keys(operands, keys, step)
+        return sum_gradients(ring.axes, (shard, starts, averages, log_sums), gradients)
 
     def send_gradients(totals: AttentionInputs) -> AttentionInputs:
         """Returns the totals with those of keys from the device before, to which they come after a whole turn."""
         return ring.put_keys(totals, ring.send(ring.take_keys(totals)))
 
-    def add_shard(state: Any, _: None) -> tuple[Any, None]:
+    def add_shard(state: Any, step: Any) -> tuple[Any, None]:
         totals, keys = state
         totals, keys = send_gradients(totals), ring.send(keys)
-        return (jax.tree.map(jnp.add, totals, compute_gradients(keys)), keys), None
+        return (jax.tree.map(jnp.add, totals, compute_gradients(keys, step)), keys), None
 
     keys = ring.take_keys(operands)
-    initial = compute_gradients(keys), keys
-    (totals, _), _ = jax.lax.scan(add_shard, initial, None, length=ring.count_devices() - 1)
+    initial = compute_gradients(keys, 0), keys
+    (totals, _), _ = jax.lax.scan(add_shard, initial, jnp.arange(1, ring.count_devices()))
     return round_gradients(send_gradients(totals), operands), None
 
 
@@ -446,7 +474,7 @@ def attend_by_heads(inputs: AttentionInputs, run: Callable[[AttentionInputs], Na
     group = _find_whole_group(inputs)
 
     def attend(inputs: AttentionInputs) -> tuple[NamedArray, ...]:
-        return (group.return_part(run(jax.tree.map(group.take_part, inputs, is_leaf=is_named_array))),)
+        return (group.return_part(run(group.take_parts(inputs))),)
 
     with mapping_context(None):  # as on a device
         results = eqx.filter_eval_shape(lambda inputs: (run(inputs),), shape_part(inputs))
