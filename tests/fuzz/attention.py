@@ -27,7 +27,7 @@ MESHES = [
     (1, 2, 4, 1),
     (1, 4, 2, 1),
 ]
-"""The sizes of these axes. Positions are mapped to `ring`, and to `inner` if it is more than 1."""
+"""The sizes of these axes. Positions are mapped to `ring`, and to `inner` if it is more than 1 or has to be mixed."""
 
 CONTEXTS = ("auto", "all_gather", "ring", "all_to_all", "mixed")
 
@@ -81,7 +81,7 @@ def make_case(seed: int) -> Case:
     if context == "all_to_all":
         parts = devices
     elif context == "mixed":
-        parts = random.randint(1, 2) * max(2, inner)
+        parts = random.randint(1, 2) * inner
     has_same_keys = random.random() < 0.8
     sizes = {
         "batch": data * random.randint(1, 2),
@@ -297,7 +297,8 @@ def attend(case: Case) -> dict[str, np.ndarray]:
         )
         return nym.sum(result * factors).scalar(), result
 
-    positions = "ring" if case.mesh[MESH_AXES.index("inner")] == 1 else ("ring", "inner")
+    has_inner = case.mesh[MESH_AXES.index("inner")] > 1 or case.context == "mixed"
+    positions = ("ring", "inner") if has_inner else "ring"
     mapping = {"batch": "data", "pos": positions, "heads": "model"}
     step = nym.named_jit(jax.value_and_grad(compute_loss, has_aux=True), axis_resources=mapping)
     with jax.set_mesh(axis_mesh):

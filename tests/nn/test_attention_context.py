@@ -13,8 +13,8 @@ from axonym.nn import AttentionMask, dot_product_attention, explain_attention, z
 
 Batch, Pos, Heads, Group, Dim = nym.make_axes(batch=2, pos=32, heads=4, group=2, dim=8)
 CONTEXT = 4
-AXES = ("data", "context", "model")
-MAPPING = {"batch": "data", "pos": "context", "heads": "model"}
+AXES = ("data", "ring", "inner", "model")
+MAPPING = {"batch": "data", "pos": ("ring", "inner"), "heads": "model"}
 CONTEXTS = ["all_gather", "ring", "all_to_all", "mixed"]
 
 
@@ -89,7 +89,7 @@ def test_every_mask_is_right_under_every_placement(context: str, mask: str, axis
             positions=positions,
         )
 
-    with jax.set_mesh(nym.create_mesh((2, CONTEXT, 1), AXES, axis_types=axis_types)):
+    with jax.set_mesh(nym.create_mesh((2, 2, 2, 1), AXES, axis_types=axis_types)):
         results = step(*operands, positions)
     assert_same(results, expected, positions)
 
@@ -110,7 +110,7 @@ def test_scores_are_changed_as_on_one_device(context: str, axis_types: Any):
     def step(*operands: Any) -> Any:
         return differentiate(lambda *operands: compute(*operands, context=context), *operands)
 
-    shape = (1, 4, 2) if context == "mixed" else (2, 2, 2)
+    shape = (1, 2, 2, 2) if context == "mixed" else (2, 2, 1, 2)
     with jax.set_mesh(nym.create_mesh(shape, AXES, axis_types=axis_types)):
         assert_same(step(*operands), expected)
 
@@ -137,7 +137,7 @@ def test_devices_drop_other_weights_and_gradients_see_the_same(axis_types: Any, 
         weights = attend(0 * QUERY, KEY, choices, context=context, **DROPOUT)
         return results, weights.rename({"choice": "key_pos"}) * Pos.size
 
-    shape = (2, 4, 1) if context == "mixed" else (2, 2, 2)
+    shape = (2, 2, 2, 1) if context == "mixed" else (2, 2, 1, 2)
     with jax.set_mesh(nym.create_mesh(shape, AXES, axis_types=axis_types)):
         results, factors = jax.device_get(step(QUERY, KEY, VALUE))
     assert_same(results, differentiate(lambda *operands: attend_with(*operands, factors), QUERY, KEY, VALUE))
@@ -151,13 +151,14 @@ def test_devices_drop_other_weights_and_gradients_see_the_same(axis_types: Any, 
 @pytest.mark.parametrize("is_zigzag", [False, True])
 def test_devices_that_share_positions_alone_drop_what_one_does(is_zigzag: bool):
     positions = zigzag_positions(Pos, 8) if is_zigzag else None
-    options = {"mask": AttentionMask.causal(), "positions": positions, **DROPOUT}
+    key = jax.random.PRNGKey(7) if is_zigzag else jax.random.key(7)
+    options = {"mask": AttentionMask.causal(), "positions": positions, "dropout": 0.3, "dropout_key": key}
     expected = differentiate(lambda *operands: attend(*operands, **options), QUERY, KEY, VALUE)
     step = nym.named_jit(
         lambda *operands: differentiate(lambda *operands: attend(*operands, context="ring", **options), *operands),
         axis_resources=MAPPING,
     )
-    with jax.set_mesh(nym.create_mesh((1, 8, 1), AXES)):
+    with jax.set_mesh(nym.create_mesh((1, 4, 2, 1), AXES)):
         assert_same(step(QUERY, KEY, VALUE), expected)
 
 
@@ -173,7 +174,7 @@ def test_nothing_is_sent_but_what_the_context_says(axis_types: Any):
         return {kind: size for kind, size in report.count_bytes().items() if size > 64}
 
     shard = KEY.array.size * 4 // 8  # the bytes of the keys of a device
-    with jax.set_mesh(nym.create_mesh((2, CONTEXT, 1), AXES, axis_types=axis_types)):
+    with jax.set_mesh(nym.create_mesh((2, 2, 2, 1), AXES, axis_types=axis_types)):
         # Keys and values three times forward and backward, and their gradients four times.
         assert count_bytes("ring") == {"collective-permute": (3 * 2 + 3 * 2 + 4 * 2) * shard}
         # Keys, values, queries and results, of which queries have two groups; all again backward.
@@ -209,19 +210,21 @@ def test_auto_mixes_where_heads_cannot_be_divided_by_all_devices_and_it_sends_le
         with jax.sharding.use_abstract_mesh(mesh), nym.axis_mapping(mapping):
             return explain(*args, **options)
 
-    line = nym.create_abstract_mesh((8,), ("context",))
-    grid = nym.create_abstract_mesh((2, 4), ("ring", "heads"))
-    choices = [explain_mapped(mesh, 16384, 4) for mesh in (line, grid)]
-    assert [choice.context for choice in choices] == ["mixed", "mixed"]
+    mesh = nym.create_abstract_mesh((2, 4), ("ring", "heads"))
+    choice = explain_mapped(mesh, 16384, 4)
     text = "context mixed   with groups of 4 devices that exchange heads it sends less than a gather or a ring"
-    assert text in str(choices[0])
-    assert (choices[0].implementation, choices[0].reason) == ("blocked", "a ring computes in blocks")
-    assert explain_mapped(grid, 65536, 2).context == "ring"  # the heads of the mesh are 4
-    assert explain_mapped(line, 65536, 4, 8).context == "ring"  # queries of 8 groups are more than keys
-    assert explain_mapped(line, 16384, 8).context == "all_to_all"
-    assert explain_mapped(line, 16384, 4, implementation="plain").context == "all_gather"
-    with pytest.raises(ValueError, match=r"a group of the 8 devices could divide .*heads: 3\); .* 'ring' can"):
-        explain_mapped(line, 16384, 3, context="mixed")
+    assert text in str(choice)
+    assert (choice.context, choice.implementation, choice.reason) == ("mixed", "blocked", "a ring computes in blocks")
+    assert explain_mapped(mesh, 65536, 2).context == "ring"  # 4 devices cannot divide 2 heads
+    assert explain_mapped(mesh, 65536, 4, 8).context == "ring"  # queries of 8 groups are more than keys
+    assert explain_mapped(mesh, 16384, 8).context == "all_to_all"
+    assert explain_mapped(mesh, 16384, 4, implementation="plain").context == "all_gather"
+    with pytest.raises(ValueError, match=r"a device 4 devices could divide \(batch: 1, heads: 3\); .* 'ring' can"):
+        explain_mapped(mesh, 16384, 3, context="mixed")
+    line = nym.create_abstract_mesh((8,), ("context",))
+    assert explain_mapped(line, 65536, 4).context == "ring"
+    with pytest.raises(ValueError, match=r"a ring and groups need one each, as in \{'pos': \('ring', 'heads'\)\}"):
+        explain_mapped(line, 16384, 4, context="mixed")
 
 
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
@@ -230,7 +233,6 @@ def test_the_last_mesh_axes_of_positions_exchange_heads(axis_types: Any):
         return attend(*operands, mask=AttentionMask.causal(), **options)
 
     expected = differentiate(lambda *operands: compute(*operands, implementation="plain"), QUERY, KEY, VALUE)
-    # Four times two devices: heads would do for groups of four, too.
     step = nym.named_jit(
         lambda *operands: differentiate(lambda *operands: compute(*operands, context="mixed"), *operands),
         axis_resources={"pos": ("ring", "heads")},
@@ -256,7 +258,7 @@ def test_the_implementation_that_is_explained_is_that_of_a_device():
 def test_keys_of_another_sequence_and_an_axis_without_positions():
     key, value = draw(7, Pos.resize(16), Heads, Dim), draw(8, Pos.resize(16), Heads, Dim)  # of all of the batch
     expected = differentiate(lambda *operands: attend(*operands, implementation="plain"), QUERY, key, value)
-    with jax.set_mesh(nym.create_mesh((2, CONTEXT, 1), AXES)):
+    with jax.set_mesh(nym.create_mesh((2, 2, 2, 1), AXES)):
         for context in CONTEXTS:
             step = nym.named_jit(
                 lambda *operands, context=context: differentiate(
@@ -269,9 +271,9 @@ def test_keys_of_another_sequence_and_an_axis_without_positions():
 
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
 def test_auto_gathers_where_nothing_else_is_right(axis_types: Any):
-    mapping = {"batch": "data", "pos": "context", "dim": "model"}
+    mapping = MAPPING | {"heads": None, "dim": "model"}
     expected = attend(QUERY, KEY, VALUE, implementation="plain")
-    with jax.set_mesh(nym.create_mesh((1, CONTEXT, 2), AXES, axis_types=axis_types)):
+    with jax.set_mesh(nym.create_mesh((1, 2, 2, 2), AXES, axis_types=axis_types)):
         result = nym.named_jit(attend, axis_resources=mapping)(QUERY, KEY, VALUE)
         for context in ("ring", "all_to_all"):
             with pytest.raises(ValueError, match="axis 'dim', which is contracted, is sharded"):
@@ -287,8 +289,8 @@ def test_auto_gathers_where_mesh_axes_are_manual(axis_types: Any):
         contexts.append(explain_attention("key_pos", "dim", *rename_keys(*operands), QPos="pos").context)
         return jax.grad(lambda *operands: nym.sum(attend(*operands) ** 2).scalar(), (0, 1, 2))(*operands)
 
-    mesh = nym.create_mesh((2, CONTEXT, 1), AXES, axis_types=axis_types)
-    with jax.set_mesh(mesh), nym.axis_mapping(batch="data", pos="context"):
+    mesh = nym.create_mesh((2, 2, 2, 1), AXES, axis_types=axis_types)
+    with jax.set_mesh(mesh), nym.axis_mapping(MAPPING | {"heads": None}):
         step = nym.named_jit(nym.shard_map(differentiate_shards, axis_names={"data"}))
         results = step(*nym.shard((QUERY, KEY, VALUE)))
     expected = jax.grad(lambda *operands: nym.sum(attend(*operands) ** 2).scalar(), (0, 1, 2))(QUERY, KEY, VALUE)
@@ -298,13 +300,24 @@ def test_auto_gathers_where_mesh_axes_are_manual(axis_types: Any):
 
 def test_every_context_runs_where_few_devices_share_positions():
     expected = attend(QUERY, KEY, VALUE)
-    for sizes in ((1,), (2,), (1, 1), (2, 1), (1, 2)):
-        names = ("ring", "heads")[: len(sizes)]
-        with jax.set_mesh(nym.create_mesh(sizes, names, devices=jax.devices()[: np.prod(sizes)])):
-            for context in CONTEXTS:
-                step = nym.named_jit(lambda *operands, context=context: attend(*operands, context=context))
-                with nym.axis_mapping({"pos": names}):
-                    assert_same(step(QUERY, KEY, VALUE), expected)
+    for sizes in ((1, 1), (2, 1), (1, 2)):
+        mesh = nym.create_mesh(sizes, ("ring", "inner"), devices=jax.devices()[: np.prod(sizes)])
+        for context in CONTEXTS:
+            step = nym.named_jit(lambda *operands, context=context: attend(*operands, context=context))
+            with jax.set_mesh(mesh), nym.axis_mapping({"pos": ("ring", "inner")}):
+                assert_same(step(QUERY, KEY, VALUE), expected)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_contexts_are_mapped_over_another_axis(context: str):
+    Layer = nym.Axis("layer", 2)
+    queries = nym.stack(Layer, [QUERY, 2 * QUERY])
+    step = nym.named_jit(
+        lambda queries: nym.vmap(lambda query: attend(query, KEY, VALUE, context=context), Layer)(queries), MAPPING
+    )
+    with jax.set_mesh(nym.create_mesh((2, 2, 2, 1), AXES)):
+        result = step(queries)
+    assert_same([result["layer", 0], result["layer", 1]], [attend(QUERY, KEY, VALUE), attend(2 * QUERY, KEY, VALUE)])
 
 
 def test_what_a_context_cannot_compute_is_an_error():
@@ -312,7 +325,7 @@ def test_what_a_context_cannot_compute_is_an_error():
         with pytest.raises(ValueError, match=text):
             nym.named_jit(lambda *operands: attend(*operands, context=context, **options), MAPPING)(QUERY, KEY, VALUE)
 
-    with jax.set_mesh(nym.create_mesh((1, 8, 1), AXES)):
+    with jax.set_mesh(nym.create_mesh((1, 4, 2, 1), AXES)):
         check("all_to_all", r"a device 8 devices could divide \(batch: 2, heads: 4\); .* 'ring' and 'mixed' can")
         check("ring", "the mask has both axes of positions", mask=nym.ones((Pos, Pos.alias("key_pos"))) > 0)
         check("ring", "'blocked' does, not as 'plain'; 'all_gather' can", implementation="plain")

@@ -199,10 +199,10 @@ def dot_product_attention(
         context: How devices that share the positions of a sequence exchange keys and values, if the mapping shards
             `QPos`: "all_gather" gives each all of them; "ring" sends them around, while each computes with those that
             it has (Liu et al., 2023); "all_to_all" gives each all positions of a part of the heads (Jacobs et al.,
-            2023); "mixed" exchanges heads within groups of devices and sends keys and values around the groups (Fang &
-            Zhao, 2024), which are along the last of several mesh axes of positions, or neighbors along a single one;
-            "auto" exchanges heads, among all or in groups, where that sends less than a gather, and goes around a ring
-            where gathered keys and values would take more than 64 MiB of a device and no kernel computes them.
+            2023); "mixed" exchanges heads along the last of several mesh axes of positions and sends keys and values
+            around a ring along the first ones (Fang & Zhao, 2024); "auto" exchanges heads, among all or in groups,
+            where that sends less than a gather, and goes around a ring where gathered keys and values would take more
+            than 64 MiB of a device and no kernel computes them.
 
     Returns:
         Array with the axes shared by weights and values, then the remaining axes of the query, then those of the value.

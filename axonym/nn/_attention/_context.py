@@ -11,9 +11,7 @@ https://arxiv.org/abs/2405.07719).
 
 import dataclasses
 import functools
-import itertools
 import math
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -93,8 +91,8 @@ def choose_context(inputs: AttentionInputs, context: str, implementation: str, h
     obstacles = {
         "all_gather": None,
         "ring": ring_obstacle,
-        "all_to_all": find_heads_obstacle(inputs, [_count_devices(mesh_axes)]),
-        "mixed": ring_obstacle or find_heads_obstacle(inputs, _list_group_sizes(mesh_axes)),
+        "all_to_all": find_heads_obstacle(inputs, [mesh_axes]),
+        "mixed": ring_obstacle or find_heads_obstacle(inputs, _list_inner_axes(mesh_axes)),
     }
     if context != "auto":
         if obstacle := obstacles[context]:
@@ -109,7 +107,7 @@ def choose_context(inputs: AttentionInputs, context: str, implementation: str, h
         if _count_sent_bytes(inputs, _count_devices(mesh_axes)) < gathered_bytes:
             return ContextChoice("all_to_all", "it sends less than a gather of keys and values")
     elif obstacles["mixed"] is None:
-        size = _find_group(inputs, _list_group_sizes(mesh_axes)).size
+        size = _count_devices(_find_group(inputs, _list_inner_axes(mesh_axes)).mesh_axes)
         if _count_sent_bytes(inputs, size) < gathered_bytes:
             reason = f"with groups of {size} devices that exchange heads it sends less than a gather or a ring"
             return ContextChoice("mixed", reason)
@@ -153,15 +151,19 @@ def find_ring_obstacle(inputs: AttentionInputs) -> str | None:
     return _find_obstacle(inputs) or inputs.find_foreign_axis()
 
 
-def find_heads_obstacle(inputs: AttentionInputs, group_sizes: list[int]) -> str | None:
-    """Returns why no group of these sizes can exchange heads for positions, None if one can."""
+def find_heads_obstacle(inputs: AttentionInputs, candidates: list[tuple[str, ...]]) -> str | None:
+    """Returns why devices along none of these mesh axes can exchange heads for positions, None if some can."""
     if obstacle := _find_obstacle(inputs):
         return obstacle
-    if not _find_group(inputs, group_sizes).heads:
+    if not candidates:
+        example = {inputs.query_axis: ("ring", "heads")}
+        return (
+            f"axis {inputs.query_axis!r} is mapped to one mesh axis; a ring and groups need one each, as in {example}"
+        )
+    if not _find_group(inputs, candidates).heads:
         sizes = ", ".join(f"{axis.name}: {axis.size}" for axis in _list_shared_axes(inputs))
-        devices = _count_devices(find_context_axes(inputs))
-        groups = f"{devices} devices" if group_sizes == [devices] else f"a group of the {devices} devices"
-        return f"query, key and value share no axis whose part on a device {groups} could divide ({sizes})"
+        devices = " or ".join(str(_count_devices(mesh_axes)) for mesh_axes in candidates)
+        return f"query, key and value share no axis whose part on a device {devices} devices could divide ({sizes})"
     return None
 
 
@@ -182,99 +184,77 @@ def _find_obstacle(inputs: AttentionInputs) -> str | None:
 
 
 class _HeadGroup(NamedTuple):
-    """Groups of neighboring devices that exchange heads for positions.
+    """Devices that exchange heads for positions, or one device alone.
 
     Attributes:
-        mesh_axes: The mesh axes along which the devices are.
         query_axis: Name of the axis of query positions.
         key_axis: Name of the axis of key positions.
         other_axes: The mesh axes along which devices have other scores of the same positions, such as those of a batch.
-        size: The number of devices of a group; 1 if nothing is exchanged.
-        heads: The axis that the devices of a group divide, empty if there is none.
+        mesh_axes: The mesh axes along which the devices of a group are.
+        heads: The axis that they divide, empty if there is none.
     """
 
-    mesh_axes: tuple[str, ...]
     query_axis: str | None
     key_axis: str
     other_axes: tuple[str, ...]
-    size: int = 1
+    mesh_axes: tuple[str, ...] = ()
     heads: str = ""
-
-    @property
-    def indices(self) -> list[list[int]] | None:
-        """The devices of each group, None if all are in one."""
-        devices = jax.lax.axis_size(self.mesh_axes)
-        return None if self.size == devices else np.arange(devices).reshape(-1, self.size).tolist()
 
     def take_parts(self, inputs: AttentionInputs) -> AttentionInputs:
         """Returns inputs with the positions of the group and a part of the heads.
 
         Devices with other scores of the same positions get another random key. Dropout tells positions apart by itself.
         """
-        inputs = jax.tree.map(self.take_part, inputs, is_leaf=is_named_array)
-        key = inputs.dropout_key
-        if key is not None and self.other_axes:
-            key = jax.random.fold_in(key, jax.lax.axis_index(self.other_axes))
-        if key is not None and self.size > 1:
-            key = jax.random.fold_in(key, jax.lax.axis_index(self.mesh_axes) % self.size)
-        return dataclasses.replace(inputs, dropout_key=key)
+        key, key_axes = inputs.dropout_key, (*self.other_axes, *self.mesh_axes)
+        if key is not None and key_axes:
+            inputs = dataclasses.replace(inputs, dropout_key=jax.random.fold_in(key, jax.lax.axis_index(key_axes)))
+        return jax.tree.map(self._take_part, inputs, is_leaf=is_named_array) if self.mesh_axes else inputs
 
-    def take_part(self, leaf: Any) -> Any:
-        """Returns an array with the positions of the group and a part of the heads."""
-        if not is_named_array(leaf) or self.size == 1:
+    def _take_part(self, leaf: Any) -> Any:
+        if not is_named_array(leaf):
             return leaf
         positions = next((name for name in (self.query_axis, self.key_axis) if name in leaf.names), None)
         if positions is None and self.heads not in leaf.names:
             return leaf
         if positions is None:
             dim = leaf.names.index(self.heads)
-            part = leaf.array.shape[dim] // self.size
-            start = jax.lax.axis_index(self.mesh_axes) % self.size * part
+            part = leaf.array.shape[dim] // jax.lax.axis_size(self.mesh_axes)
+            start = jax.lax.axis_index(self.mesh_axes) * part
             return with_array(leaf, jax.lax.dynamic_slice_in_dim(leaf.array, start, part, dim))
         if self.heads in leaf.names:
             return self._exchange(leaf, self.heads, positions)
-        gathered = jax.lax.all_gather(
-            leaf.array, self.mesh_axes, axis=leaf.names.index(positions), tiled=True, axis_index_groups=self.indices
-        )
-        return with_array(leaf, gathered)
+        dim = leaf.names.index(positions)
+        return with_array(leaf, jax.lax.all_gather(leaf.array, self.mesh_axes, axis=dim, tiled=True))
 
     def return_part(self, result: NamedArray) -> NamedArray:
         """Returns a result with the positions of a device and all heads."""
-        if self.size == 1:
+        if not self.mesh_axes:
             return result
         assert self.query_axis is not None
         return self._exchange(result, self.query_axis, self.heads)
 
     def _exchange(self, x: NamedArray, divided_axis: str, joined_axis: str) -> NamedArray:
         dims = x.names.index(divided_axis), x.names.index(joined_axis)
-        array = jax.lax.all_to_all(x.array, self.mesh_axes, *dims, tiled=True, axis_index_groups=self.indices)
-        return with_array(x, array)
+        return with_array(x, jax.lax.all_to_all(x.array, self.mesh_axes, *dims, tiled=True))
 
 
-def _find_group(inputs: AttentionInputs, sizes: list[int]) -> _HeadGroup:
-    """Returns groups of the first of these sizes that could divide an axis which query, key and value share."""
-    position_axes, positions = find_context_axes(inputs), (inputs.query_axis, inputs.key_axis)
+def _find_group(inputs: AttentionInputs, candidates: list[tuple[str, ...]]) -> _HeadGroup:
+    """Returns the group along the first of these mesh axes that could divide an axis of query, key and value."""
+    positions = inputs.query_axis, inputs.key_axis
     operands = [inputs.query, inputs.key, *(x for _, x in inputs.list_score_operands())]
     axes = dict.fromkeys(axis for x in operands for axis in x.axes if axis.name not in positions)
     other_axes = [mesh_axis for axis in axes for mesh_axis in find_mesh_axes(axis) if _count_devices((mesh_axis,)) > 1]
-    group = _HeadGroup(position_axes, *positions, tuple(dict.fromkeys(other_axes)))
-    for size in sizes:
+    group = _HeadGroup(*positions, tuple(dict.fromkeys(other_axes)))
+    for mesh_axes in candidates:
         for axis in reversed(_list_shared_axes(inputs)):
-            if axis.size % (size * _count_devices(find_mesh_axes(axis))) == 0:
-                return group._replace(size=size, heads=axis.name)
+            if axis.size % _count_devices((*mesh_axes, *find_mesh_axes(axis))) == 0:
+                return group._replace(mesh_axes=mesh_axes, heads=axis.name)
     return group
 
 
-def _list_group_sizes(mesh_axes: tuple[str, ...]) -> list[int]:
-    """Returns the sizes that groups of some of these devices may have, the largest first.
-
-    Of several mesh axes, groups are along the last ones, and the first one is left for the ring.
-    """
-    if len(mesh_axes) == 1:
-        devices = _count_devices(mesh_axes)
-        return [size for size in range(devices // 2, 1, -1) if devices % size == 0] or [devices]
-    sizes = [_count_devices((axis,)) for axis in reversed(mesh_axes[1:])]
-    return [size for size in reversed([*itertools.accumulate(sizes, operator.mul)]) if size > 1] or [1]
+def _list_inner_axes(mesh_axes: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Returns the last ones of these mesh axes, as many as possible first; the first one is left for a ring."""
+    return [mesh_axes[start:] for start in range(1, len(mesh_axes))]
 
 
 def _list_shared_axes(inputs: AttentionInputs) -> list[Axis]:
@@ -305,7 +285,7 @@ def _map_inputs(
         if is_named_array(leaf):
             names.append(tuple(inputs.query_axis or "" if name == inputs.key_axis else name for name in leaf.names))
         elif is_array(leaf):
-            names.append(())
+            names.append(("",) * leaf.ndim)
 
     def run(mesh_axes: MeshAxes, *shards: Any) -> tuple[Any, ...]:
         results = fn(eqx.combine(jax.tree.unflatten(treedef, shards), static))
@@ -321,20 +301,18 @@ class _Ring(NamedTuple):
     Attributes:
         axes: The axes of a block.
         mesh_axes: The mesh axes along which the devices are.
-        stride: How many devices apart neighbors are: as many as exchange heads.
     """
 
     axes: BlockAxes
     mesh_axes: tuple[str, ...]
-    stride: int
 
     def count_devices(self) -> int:
-        return jax.lax.axis_size(self.mesh_axes) // self.stride
+        return jax.lax.axis_size(self.mesh_axes)
 
     def send(self, arrays: Any) -> Any:
         """Returns the arrays of the device before, which sends them here."""
-        devices = jax.lax.axis_size(self.mesh_axes)
-        pairs = [(device, (device + self.stride) % devices) for device in range(devices)]
+        size = self.count_devices()
+        pairs = [(device, (device + 1) % size) for device in range(size)]
         return jax.tree.map(lambda array: jax.lax.ppermute(array, self.mesh_axes, pairs), arrays)
 
     def take_keys(self, operands: AttentionInputs) -> list[NamedArray]:
@@ -352,7 +330,7 @@ class _Ring(NamedTuple):
     def place_keys(self, operands: AttentionInputs, arrays: list[NamedArray], step: Any) -> AttentionInputs:
         """Returns inputs with the arrays that a device has after some steps, and where they start, for dropout."""
         operands = self.put_keys(operands, arrays)
-        place = jax.lax.axis_index(self.mesh_axes) // self.stride
+        place = jax.lax.axis_index(self.mesh_axes)
         key_place = (place - step) % self.count_devices()
         assert operands.query_axis is not None
         queries, keys = operands.query.axis_size(operands.query_axis), operands.key.axis_size(operands.key_axis)
@@ -369,7 +347,9 @@ def attend_in_ring(inputs: AttentionInputs, *, is_mixed: bool = False) -> NamedA
         inputs: The inputs.
         is_mixed: Whether they go around groups of devices that exchange heads.
     """
-    group = _find_group(inputs, _list_group_sizes(find_context_axes(inputs)) if is_mixed else [])
+    mesh_axes = find_context_axes(inputs)
+    group = _find_group(inputs, _list_inner_axes(mesh_axes) if is_mixed else [])
+    ring_axes = mesh_axes[: len(mesh_axes) - len(group.mesh_axes)]
     mask = inputs.mask
     if mask is not None and not isinstance(mask, PlacedMask):
         # The place of a query or a key among those of all devices, which goes around with it.
@@ -387,8 +367,7 @@ def attend_in_ring(inputs: AttentionInputs, *, is_mixed: bool = False) -> NamedA
     def attend(operands: AttentionInputs) -> tuple[NamedArray, ...]:
         operands = group.take_parts(operands)
         axes, starts = plan_blocks(operands)
-        ring = _Ring(axes, group.mesh_axes, group.size)
-        results: tuple[NamedArray, ...] = _attend_ring(ring, prepare_operands(operands, axes), starts)
+        results: tuple[NamedArray, ...] = _attend_ring(_Ring(axes, ring_axes), prepare_operands(operands, axes), starts)
         return tuple(map(group.return_part, results))
 
     averages, log_sums = _map_inputs(attend, operands, eqx.filter_eval_shape(average_local_keys, operands))
@@ -446,19 +425,20 @@ _attend_ring.defvjp(_attend_ring_forward, _attend_ring_backward)
 
 
 def _find_whole_group(inputs: AttentionInputs) -> _HeadGroup:
-    return _find_group(inputs, [_count_devices(find_context_axes(inputs))])
+    return _find_group(inputs, [find_context_axes(inputs)])
 
 
 def shape_part(inputs: AttentionInputs) -> AttentionInputs:
     """Returns the shapes of what a device gets of the inputs for its part of the heads."""
     group = _find_whole_group(inputs)
+    devices = _count_devices(group.mesh_axes)
 
     def shape_array(leaf: Any) -> Any:
         if not is_named_array(leaf):
             return leaf
         shape = _shape_shard(leaf, (inputs.query_axis, inputs.key_axis))
         pairs = zip(leaf.names, shape, strict=True)
-        sizes = [size // group.size if name == group.heads else size for name, size in pairs]
+        sizes = [size // devices if name == group.heads else size for name, size in pairs]
         return with_array(leaf, jax.ShapeDtypeStruct(tuple(sizes), leaf.dtype))
 
     return jax.tree.map(shape_array, inputs, is_leaf=is_named_array)
