@@ -19,6 +19,7 @@ from ..partitioning._leaves import describe_leaves, format_prefix, get_array_sha
 from ..partitioning._mapping import AxisMapping
 from ..partitioning._shard import infer_resource_partitions
 from ..state_dict._keys import has_key_dtype
+from ._position_order import PositionOrder
 from ._source_iterator import SourceIterator, make_state_error
 
 
@@ -119,11 +120,13 @@ class BatchReader:
         self,
         source: SourceIterator,
         axes: BatchAxes | None,
+        order: PositionOrder | None,
         place: Callable[[Any], Any],
         *,
         drop_remainder: bool,
     ) -> None:
-        self._source, self._axes, self._place, self._drop_remainder = source, axes, place, drop_remainder
+        self._source, self._axes, self._order, self._place = source, axes, order, place
+        self._drop_remainder = drop_remainder
         self._full_sizes: list[list[int]] | None = None  # of the arrays of the first batch
         self._has_ended = False
 
@@ -137,6 +140,9 @@ class BatchReader:
             return None
         named = batch if self._axes is None else self._axes.name_arrays(batch)
         arrays = _list_batch_arrays(named)
+        if self._order is not None:
+            named = self._order.select_positions(named)
+            arrays = _list_batch_arrays(named)
         sizes = [list(array.shape) for _, _, array in arrays]
         self._full_sizes = self._full_sizes or sizes
         is_remainder = any(

@@ -14,9 +14,11 @@ import jax
 from ..multihost._host_local import resolve_mapping_and_mesh
 from ..multihost._rendezvous import Rendezvous, as_seconds, format_processes, get_coordination_store
 from ..named._arguments import check_flag, check_integer
+from ..named._array import NamedArray
 from ..partitioning._active_mesh import MeshLike
 from ..partitioning._mapping import ResourceMapping
 from ._batch_reader import BatchAxes, BatchReader, LoadedBatch, place_global_rows, place_local_rows
+from ._position_order import PositionOrder
 from ._source_iterator import SourceIterator
 
 
@@ -115,6 +117,9 @@ class ShardedLoader(Iterator[Any]):
             tree of them with the structure of the batch or of its upper part, such as
             `{"tokens": ("batch", "pos"), "label": "batch"}`, where None leaves a part as it is. The size of an `Axis`
             is that in all processes together, and is checked.
+        positions: The position that comes to each place of a sequence, as `nn.zigzag_positions` returns: a named array
+            of integers with one axis. Arrays with that axis are selected by it, and each batch, which is a dict, gets
+            it as "positions". Each process yields whole sequences, even if several share one.
         process_local: Whether a batch of the source has only the rows of this process, as `find_local_rows` says. If
             False, the sources of all processes yield the same batches with all rows, and each process reads from them
             what its devices hold, which suits arrays in memory-mapped files.
@@ -154,6 +159,7 @@ class ShardedLoader(Iterator[Any]):
         prefetch: int = 2,
         *,
         axes: Any = None,
+        positions: NamedArray | None = None,
         process_local: bool = True,
         drop_remainder: bool = False,
         check_every: int = 1,
@@ -167,11 +173,15 @@ class ShardedLoader(Iterator[Any]):
         check_flag("`drop_remainder`", drop_remainder)
         if drop_remainder and interval != 1 and jax.process_count() > 1:
             raise ValueError(f"`drop_remainder` compares every batch, so `check_every` must be 1, not {interval}")
+        order = None
+        if positions is not None:
+            order = PositionOrder(positions, axis_mapping, device_mesh, process_local=process_local)
         place = place_local_rows if process_local else place_global_rows
         self._source = SourceIterator(source)
         self._reader = BatchReader(
             self._source,
             None if axes is None else BatchAxes(axes),
+            order,
             functools.partial(place, mapping=axis_mapping, mesh=device_mesh),
             drop_remainder=drop_remainder,
         )

@@ -54,6 +54,18 @@ for (sizes, names), kind in zip(MESHES, ("auto", "explicit"), strict=True):
             np.testing.assert_array_equal(gathered(next(whole)), shuffled.batch(8)[1])
 assert counts == [PROCESSES, 1, PROCESSES, 1, 1, PROCESSES, PROCESSES, 1], counts
 
+# Positions in an order, of sequences that the processes share: each yields them whole.
+sequences = TOKENS[:, 0].reshape(4, 16)
+order = nym.nn.zigzag_positions(nym.Axis("pos", 16), 4)
+for process_local in (True, False):
+    with jax.set_mesh(nym.create_mesh((4, DEVICES // 4), ("context", "data"))):
+        options = {"axes": AXES, "positions": order, "process_local": process_local}
+        rows = sequences[find_local_rows(nym.Axis("batch", 4), {"batch": "data"}).positions]
+        source = [{"tokens": rows if process_local else sequences}]
+        batch = next(ShardedLoader(source, {"pos": "context", "batch": "data"}, **options))
+        for name, expected in (("tokens", sequences[:, order.array]), ("positions", order.array)):
+            np.testing.assert_array_equal(gathered(batch[name]), expected)
+
 mesh = nym.create_mesh((PROCESSES, DEVICES // PROCESSES), ("data", "model"))
 jax.set_mesh(mesh)
 MAPPING = {"batch": "data"}

@@ -68,6 +68,22 @@ def test_batches_are_named_and_sharded_by_the_mapping(mesh, process_local):
     np.testing.assert_array_equal(np.asarray(total), make_batches()[0].sum(1))
 
 
+@pytest.mark.parametrize("process_local", [True, False])
+def test_positions_are_placed_in_an_order(mesh, process_local):
+    mapping, tokens = {"batch": "model", "pos": "data"}, TOKENS[:32, 0].reshape(2, 16)
+    positions = nym.nn.zigzag_positions(nym.Axis("pos", 16), 4)
+    source = [{"tokens": tokens, "columns": tokens.T, "weight": tokens[:, 0], "step": 7}]
+    axes = {"tokens": ("batch", "pos"), "columns": ("pos", "batch"), "weight": "batch", "step": None}
+    with ShardedLoader(source, mapping, mesh, axes=axes, positions=positions, process_local=process_local) as loader:
+        batch = next(loader)
+    order = [0, 1, 14, 15, 2, 3, 12, 13, 4, 5, 10, 11, 6, 7, 8, 9]
+    expected = {"tokens": tokens[:, order], "columns": tokens.T[order], "weight": tokens[:, 0], "positions": order}
+    assert batch.pop("step") == 7 and batch.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(np.asarray(batch[name]), array)
+    assert batch["tokens"].sharding.spec == jax.P("model", "data") and batch["positions"].sharding.spec == jax.P("data")
+
+
 def test_named_arrays_and_modules_keep_their_names(auto_mesh):
     rows = nym.ShardedBy(nym.NamedArray(TOKENS[:8].astype(np.int64), ("batch", "pos")), {"batch": ("data", "model")})
     for process_local in (True, False):
@@ -345,6 +361,24 @@ def test_batches_that_do_not_fit_are_errors(auto_mesh, source, axes, error, mess
         next(ShardedLoader(source, MAPPING, auto_mesh, axes=axes))
 
 
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (TOKENS[:8], "a dict without that key, and got an array"),
+        ({"x": TOKENS[:8], "positions": TOKENS[:8]}, "and got one that has it"),
+        (
+            {"x": TOKENS[:8, :2]},
+            r"\['x'\]: the array \(batch: 8, pos: 2\) has .* 3\); each process yields whole",
+        ),
+        ({"x": TOKENS[:8, 0]}, "no array of the batch has the axis 'pos' of `positions`"),
+    ],
+)
+def test_batches_that_do_not_fit_positions_are_errors(auto_mesh, batch, message):
+    axes = "batch" if message.startswith("no array") else ("batch", "pos")
+    with pytest.raises(ValueError, match=message):
+        next(ShardedLoader([batch], MAPPING, auto_mesh, axes=axes, positions=nym.named([2, 0, 1], "pos")))
+
+
 def test_options_that_do_not_fit_are_errors(auto_mesh):
     with pytest.raises(TypeError, match=r"yields batches when iterated over, .*; 3 cannot be iterated over"):
         ShardedLoader(3, MAPPING, auto_mesh)
@@ -359,6 +393,12 @@ def test_options_that_do_not_fit_are_errors(auto_mesh):
         ShardedLoader([], MAPPING, auto_mesh, axes={"x": 3})
     with pytest.raises(ValueError, match="`axes` has axis 'batch' of size 8 and of size 4; an axis has one size"):
         ShardedLoader([], MAPPING, auto_mesh, axes=[nym.Axis("batch", 8), (nym.Axis("batch", 4), "pos")])
+
+    for positions in (np.arange(3), nym.ones({"pos": 3}), nym.ones({"batch": 8, "pos": 3}, dtype="int32")):
+        with pytest.raises(TypeError, match=r"`positions` is a named array of integers with one axis, as .* not "):
+            ShardedLoader([], MAPPING, auto_mesh, positions=positions)
+    with pytest.raises(ValueError, match="`positions` must have each position from 0 to 2 once, in any order"):
+        ShardedLoader([], MAPPING, auto_mesh, positions=nym.named([0, 1, 3], "pos"))
 
 
 DATA: Any = nym.data  # without types, because every call here is wrong

@@ -1,4 +1,6 @@
-"""A few random programs on each kind of mesh; `make fuzz` runs more of them."""
+"""A few random programs on each kind of mesh, and cases of attention; `make fuzz` runs more of them."""
+
+import dataclasses
 
 import jax
 import numpy as np
@@ -7,12 +9,14 @@ from jax.sharding import AxisType
 
 import axonym as nym
 
+from .attention import Allowed, find_attention_problems, make_case
 from .operations import Operation
 from .plain import Plain
 from .programs import TYPES, Program, Setting, compare_sharding, find_problems, make_program, make_setting
 
 
 PROGRAMS = 24
+ATTENTION_CASES = 24
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, 4))
@@ -74,3 +78,20 @@ def test_other_shardings_are_found(auto_mesh):
     assert compare_sharding("v1", x, {"a": ("data",)}, auto_mesh) == []
     (wrong,) = compare_sharding("v1", x, {"a": ("model",)}, auto_mesh)
     assert wrong == "v1 with axes {'a': 4} has P('data',), not P('model',)"
+
+
+@pytest.mark.parametrize("first", range(0, ATTENTION_CASES, 6))
+def test_attention_with_sharded_positions_agrees_with_numpy(first):
+    failed = []
+    for seed in range(first, first + 6):
+        case = make_case(seed)
+        if problems := find_attention_problems(case):
+            failed.append("\n".join([f'make fuzz ARGS="--attention --seed {seed}"', str(case), *problems]))
+    assert not failed, "\n\n".join(failed)
+
+
+def test_attention_to_other_keys_is_found():
+    case = next(case for case in map(make_case, range(100)) if case.mask is not None and case.mask.text == "causal(0)")
+    wrong = Allowed(case.mask.mask, ~case.mask.array, "not causal")
+    problems = find_attention_problems(dataclasses.replace(case, mask=wrong))
+    assert any(problem.startswith("result differs") for problem in problems), problems

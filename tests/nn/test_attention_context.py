@@ -13,9 +13,9 @@ from axonym.nn import AttentionMask, dot_product_attention, explain_attention, z
 
 Batch, Pos, Heads, Group, Dim = nym.make_axes(batch=2, pos=32, heads=4, group=2, dim=8)
 CONTEXT = 4
-AXES = ("data", "context", "model")
-MAPPING = {"batch": "data", "pos": "context", "heads": "model"}
-CONTEXTS = ["all_gather", "ring", "all_to_all"]
+AXES = ("data", "ring", "inner", "model")
+MAPPING = {"batch": "data", "pos": ("ring", "inner"), "heads": "model"}
+CONTEXTS = ["all_gather", "ring", "all_to_all", "mixed"]
 
 
 def draw(seed: int, *axes: nym.Axis) -> nym.NamedArray:
@@ -89,7 +89,7 @@ def test_every_mask_is_right_under_every_placement(context: str, mask: str, axis
             positions=positions,
         )
 
-    with jax.set_mesh(nym.create_mesh((2, CONTEXT, 1), AXES, axis_types=axis_types)):
+    with jax.set_mesh(nym.create_mesh((2, 2, 2, 1), AXES, axis_types=axis_types)):
         results = step(*operands, positions)
     assert_same(results, expected, positions)
 
@@ -110,8 +110,56 @@ def test_scores_are_changed_as_on_one_device(context: str, axis_types: Any):
     def step(*operands: Any) -> Any:
         return differentiate(lambda *operands: compute(*operands, context=context), *operands)
 
-    with jax.set_mesh(nym.create_mesh((2, 2, 2), AXES, axis_types=axis_types)):
+    shape = (1, 2, 2, 2) if context == "mixed" else (2, 2, 1, 2)
+    with jax.set_mesh(nym.create_mesh(shape, AXES, axis_types=axis_types)):
         assert_same(step(*operands), expected)
+
+
+DROPOUT: dict[str, Any] = {"dropout": 0.3, "dropout_key": jax.random.key(7)}
+
+
+@pytest.mark.parametrize(("axis_types", "context"), [("auto", "ring"), ("explicit", "mixed"), ("auto", "all_to_all")])
+def test_devices_drop_other_weights_and_gradients_see_the_same(axis_types: Any, context: str):
+    options = {"mask": AttentionMask.causal(), "context": context, **DROPOUT}
+
+    def attend_with(query: Any, key: Any, value: Any, factors: Any) -> nym.NamedArray:
+        query, key, value = rename_keys(query, key, value)
+        scores = nym.dot(query, key, axis="dim") / np.sqrt(Dim.size)
+        mask = AttentionMask.causal().materialize(Pos, Pos.alias("key_pos"))
+        weights = nym.nn.softmax(nym.where(mask, scores, -jnp.inf), "key_pos")
+        return nym.dot(weights * factors, value, axis="key_pos")
+
+    @nym.named_jit(axis_resources=MAPPING)
+    def step(*operands: Any) -> Any:
+        results = differentiate(lambda *operands: attend(*operands, **options), *operands)
+        # Equal weights of values that are one at their own position and zero elsewhere.
+        choices = nym.nn.one_hot(nym.arange(Pos), nym.Axis("choice", Pos.size)).broadcast_axis((Batch, Heads))
+        weights = attend(0 * QUERY, KEY, choices, context=context, **DROPOUT)
+        return results, weights.rename({"choice": "key_pos"}) * Pos.size
+
+    shape = (2, 2, 2, 1) if context == "mixed" else (2, 2, 1, 2)
+    with jax.set_mesh(nym.create_mesh(shape, AXES, axis_types=axis_types)):
+        results, factors = jax.device_get(step(QUERY, KEY, VALUE))
+    assert_same(results, differentiate(lambda *operands: attend_with(*operands, factors), QUERY, KEY, VALUE))
+    is_kept = factors.rearrange(("batch", "heads", "group", "pos", "key_pos")).array > 0
+    assert abs(is_kept.mean() - 0.7) < 0.02
+    np.testing.assert_allclose(factors.array.max(), 1 / 0.7, rtol=1e-5)
+    blocks = is_kept.reshape(2, 4, 2, 4, 8, 4, 8).swapaxes(4, 5).reshape(-1, 64)
+    assert len(np.unique(blocks, axis=0)) == len(blocks)
+
+
+@pytest.mark.parametrize("is_zigzag", [False, True])
+def test_devices_that_share_positions_alone_drop_what_one_does(is_zigzag: bool):
+    positions = zigzag_positions(Pos, 8) if is_zigzag else None
+    key = jax.random.PRNGKey(7) if is_zigzag else jax.random.key(7)
+    options = {"mask": AttentionMask.causal(), "positions": positions, "dropout": 0.3, "dropout_key": key}
+    expected = differentiate(lambda *operands: attend(*operands, **options), QUERY, KEY, VALUE)
+    step = nym.named_jit(
+        lambda *operands: differentiate(lambda *operands: attend(*operands, context="ring", **options), *operands),
+        axis_resources=MAPPING,
+    )
+    with jax.set_mesh(nym.create_mesh((1, 4, 2, 1), AXES)):
+        assert_same(step(QUERY, KEY, VALUE), expected)
 
 
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
@@ -126,28 +174,74 @@ def test_nothing_is_sent_but_what_the_context_says(axis_types: Any):
         return {kind: size for kind, size in report.count_bytes().items() if size > 64}
 
     shard = KEY.array.size * 4 // 8  # the bytes of the keys of a device
-    with jax.set_mesh(nym.create_mesh((2, CONTEXT, 1), AXES, axis_types=axis_types)):
+    with jax.set_mesh(nym.create_mesh((2, 2, 2, 1), AXES, axis_types=axis_types)):
         # Keys and values three times forward and backward, and their gradients four times.
         assert count_bytes("ring") == {"collective-permute": (3 * 2 + 3 * 2 + 4 * 2) * shard}
         # Keys, values, queries and results, of which queries have two groups; all again backward.
         assert count_bytes("all_to_all") == {"all-to-all": 2 * (2 + 2 * 2) * shard}
+        # Two groups of two: the same exchange, and keys and values once, which XLA keeps, and their gradients twice.
+        sent = {"all-to-all": 2 * (2 + 2 * 2) * shard, "collective-permute": (2 + 2 * 2) * shard}
+        assert count_bytes("mixed") == sent
+
+
+def explain(size: int, heads: int = 5, groups: int = 1, **options: Any) -> Any:
+    shape = nym.make_axes(batch=1, pos=size, heads=heads, group=groups, dim=128)
+    query = nym.named(jax.ShapeDtypeStruct(tuple(axis.size for axis in shape), "float32"), shape)
+    key = nym.named(jax.ShapeDtypeStruct((1, size, heads, 128), "float32"), ("batch", "key_pos", "heads", "dim"))
+    return explain_attention("key_pos", "dim", query, key, key, QPos="pos", **options)
 
 
 def test_auto_goes_around_a_ring_where_gathered_keys_are_large():
-    def explain(size: int, heads: int = 5, **options: Any) -> Any:
-        query = nym.named(jax.ShapeDtypeStruct((1, size, heads, 128), "float32"), ("batch", "pos", "heads", "dim"))
-        key = value = query.rename({"pos": "key_pos"})
-        return explain_attention("key_pos", "dim", query, key, value, QPos="pos", **options)
-
-    mesh = nym.create_abstract_mesh((8,), ("context",))
+    mesh, bias = nym.create_abstract_mesh((8,), ("context",)), nym.ones({"layers": 2})
     with jax.sharding.use_abstract_mesh(mesh), nym.axis_mapping({"pos": "context"}):
         short, long, divisible = explain(8192), explain(16384), explain(16384, heads=8)
-        dropped = explain(16384, dropout=0.5, dropout_key=jax.random.key(0))
-    contexts = [choice.context for choice in (short, long, divisible, dropped)]
+        foreign = explain(16384, bias=bias)
+    contexts = [choice.context for choice in (short, long, divisible, foreign)]
     assert contexts == ["all_gather", "ring", "all_to_all", "all_gather"]
     assert "context ring    gathered keys and values take 80.0 MiB of a device, more than 64 MiB" in str(long)
-    assert dropped.context_reason == "no ring is used: devices would drop the same weights"
+    text = "no ring is used: the bias has axis 'layers', which neither query nor key has"
+    assert foreign.context_reason == text
     assert explain(8192).context is None
+
+
+def test_auto_mixes_where_heads_cannot_be_divided_by_all_devices_and_it_sends_least():
+    def explain_mapped(mesh: Any, *args: int, **options: Any) -> Any:
+        mapping = {"pos": mesh.axis_names}
+        with jax.sharding.use_abstract_mesh(mesh), nym.axis_mapping(mapping):
+            return explain(*args, **options)
+
+    mesh = nym.create_abstract_mesh((2, 4), ("ring", "heads"))
+    choice = explain_mapped(mesh, 16384, 4)
+    text = "context mixed   with groups of 4 devices that exchange heads it sends less than a gather or a ring"
+    assert text in str(choice)
+    assert (choice.context, choice.implementation, choice.reason) == ("mixed", "blocked", "a ring computes in blocks")
+    assert explain_mapped(mesh, 65536, 2).context == "ring"  # 4 devices cannot divide 2 heads
+    assert explain_mapped(mesh, 65536, 4, 8).context == "ring"  # queries of 8 groups are more than keys
+    assert explain_mapped(mesh, 16384, 8).context == "all_to_all"
+    assert explain_mapped(mesh, 16384, 4, implementation="plain").context == "all_gather"
+    with pytest.raises(ValueError, match=r"a device 4 devices could divide \(batch: 1, heads: 3\); .* 'ring' can"):
+        explain_mapped(mesh, 16384, 3, context="mixed")
+    line = nym.create_abstract_mesh((8,), ("context",))
+    assert explain_mapped(line, 65536, 4).context == "ring"
+    with pytest.raises(ValueError, match=r"a ring and groups need one each, as in \{'pos': \('ring', 'heads'\)\}"):
+        explain_mapped(line, 16384, 4, context="mixed")
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+def test_the_last_mesh_axes_of_positions_exchange_heads(axis_types: Any):
+    def compute(*operands: Any, **options: Any) -> Any:
+        return attend(*operands, mask=AttentionMask.causal(), **options)
+
+    expected = differentiate(lambda *operands: compute(*operands, implementation="plain"), QUERY, KEY, VALUE)
+    step = nym.named_jit(
+        lambda *operands: differentiate(lambda *operands: compute(*operands, context="mixed"), *operands),
+        axis_resources={"pos": ("ring", "heads")},
+    )
+    with jax.set_mesh(nym.create_mesh((4, 2), ("ring", "heads"), axis_types=axis_types)):
+        assert_same(step(QUERY, KEY, VALUE), expected)
+        report = nym.planner.communication_report(step, QUERY, KEY, VALUE)
+    mesh_axes = {item.kind: item.mesh_axes for item in report.collectives if item.kind != "all-gather"}
+    assert mesh_axes == {"all-to-all": ("heads",), "collective-permute": ("ring",)}
 
 
 def test_the_implementation_that_is_explained_is_that_of_a_device():
@@ -164,7 +258,7 @@ def test_the_implementation_that_is_explained_is_that_of_a_device():
 def test_keys_of_another_sequence_and_an_axis_without_positions():
     key, value = draw(7, Pos.resize(16), Heads, Dim), draw(8, Pos.resize(16), Heads, Dim)  # of all of the batch
     expected = differentiate(lambda *operands: attend(*operands, implementation="plain"), QUERY, key, value)
-    with jax.set_mesh(nym.create_mesh((2, CONTEXT, 1), AXES)):
+    with jax.set_mesh(nym.create_mesh((2, 2, 2, 1), AXES)):
         for context in CONTEXTS:
             step = nym.named_jit(
                 lambda *operands, context=context: differentiate(
@@ -177,9 +271,9 @@ def test_keys_of_another_sequence_and_an_axis_without_positions():
 
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
 def test_auto_gathers_where_nothing_else_is_right(axis_types: Any):
-    mapping = {"batch": "data", "pos": "context", "dim": "model"}
+    mapping = MAPPING | {"heads": None, "dim": "model"}
     expected = attend(QUERY, KEY, VALUE, implementation="plain")
-    with jax.set_mesh(nym.create_mesh((1, CONTEXT, 2), AXES, axis_types=axis_types)):
+    with jax.set_mesh(nym.create_mesh((1, 2, 2, 2), AXES, axis_types=axis_types)):
         result = nym.named_jit(attend, axis_resources=mapping)(QUERY, KEY, VALUE)
         for context in ("ring", "all_to_all"):
             with pytest.raises(ValueError, match="axis 'dim', which is contracted, is sharded"):
@@ -195,8 +289,8 @@ def test_auto_gathers_where_mesh_axes_are_manual(axis_types: Any):
         contexts.append(explain_attention("key_pos", "dim", *rename_keys(*operands), QPos="pos").context)
         return jax.grad(lambda *operands: nym.sum(attend(*operands) ** 2).scalar(), (0, 1, 2))(*operands)
 
-    mesh = nym.create_mesh((2, CONTEXT, 1), AXES, axis_types=axis_types)
-    with jax.set_mesh(mesh), nym.axis_mapping(batch="data", pos="context"):
+    mesh = nym.create_mesh((2, 2, 2, 1), AXES, axis_types=axis_types)
+    with jax.set_mesh(mesh), nym.axis_mapping(MAPPING | {"heads": None}):
         step = nym.named_jit(nym.shard_map(differentiate_shards, axis_names={"data"}))
         results = step(*nym.shard((QUERY, KEY, VALUE)))
     expected = jax.grad(lambda *operands: nym.sum(attend(*operands) ** 2).scalar(), (0, 1, 2))(QUERY, KEY, VALUE)
@@ -204,16 +298,38 @@ def test_auto_gathers_where_mesh_axes_are_manual(axis_types: Any):
     assert set(contexts) == {"all_gather"}
 
 
+def test_every_context_runs_where_few_devices_share_positions():
+    expected = attend(QUERY, KEY, VALUE)
+    for sizes in ((1, 1), (2, 1), (1, 2)):
+        mesh = nym.create_mesh(sizes, ("ring", "inner"), devices=jax.devices()[: np.prod(sizes)])
+        for context in CONTEXTS:
+            step = nym.named_jit(lambda *operands, context=context: attend(*operands, context=context))
+            with jax.set_mesh(mesh), nym.axis_mapping({"pos": ("ring", "inner")}):
+                assert_same(step(QUERY, KEY, VALUE), expected)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_contexts_are_mapped_over_another_axis(context: str):
+    Layer = nym.Axis("layer", 2)
+    queries = nym.stack(Layer, [QUERY, 2 * QUERY])
+    step = nym.named_jit(
+        lambda queries: nym.vmap(lambda query: attend(query, KEY, VALUE, context=context), Layer)(queries), MAPPING
+    )
+    with jax.set_mesh(nym.create_mesh((2, 2, 2, 1), AXES)):
+        result = step(queries)
+    assert_same([result["layer", 0], result["layer", 1]], [attend(QUERY, KEY, VALUE), attend(2 * QUERY, KEY, VALUE)])
+
+
 def test_what_a_context_cannot_compute_is_an_error():
     def check(context: str, text: str, **options: Any) -> None:
         with pytest.raises(ValueError, match=text):
             nym.named_jit(lambda *operands: attend(*operands, context=context, **options), MAPPING)(QUERY, KEY, VALUE)
 
-    with jax.set_mesh(nym.create_mesh((1, 8, 1), AXES)):
-        check("all_to_all", r"a device 8 devices could divide \(batch: 2, heads: 4\); 'all_gather' and 'ring' can")
+    with jax.set_mesh(nym.create_mesh((1, 4, 2, 1), AXES)):
+        check("all_to_all", r"a device 8 devices could divide \(batch: 2, heads: 4\); .* 'ring' and 'mixed' can")
         check("ring", "the mask has both axes of positions", mask=nym.ones((Pos, Pos.alias("key_pos"))) > 0)
         check("ring", "'blocked' does, not as 'plain'; 'all_gather' can", implementation="plain")
-        check("round", "`context` must be 'auto', 'all_gather', 'ring' or 'all_to_all', not 'round'")
+        check("round", "`context` must be 'auto', 'all_gather', 'ring', 'all_to_all' or 'mixed', not 'round'")
         check("ring", "are those of queries and keys", positions=nym.arange(Pos)["pos", :8])
     with pytest.raises(ValueError, match=r"size 32, which is not divisible into 2 chunks for each of 3 devices; .* 36"):
         zigzag_positions(Pos, 3)

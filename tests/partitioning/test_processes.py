@@ -169,6 +169,8 @@ def test_typed_gradients_are_those_of_one_process():
 
 
 CONTEXT = """
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
@@ -189,9 +191,9 @@ def compute_loss(query, key, value, positions, **options):
 expected = jax.jit(jax.value_and_grad(compute_loss, (0, 1, 2)))(query, key, value, None)
 expected = jax.tree.map(np.asarray, (expected[0], [x["pos", positions] for x in expected[1]]))
 placed = [x["pos", positions] for x in (query, key, value)]
-mapping = {"pos": "context"}
-for axis_types, context in (("auto", "ring"), ("explicit", "ring"), ("auto", "all_to_all"), ("explicit", "all_to_all")):
-    with jax.set_mesh(nym.create_mesh((4,), ("context",), axis_types=axis_types)):
+mapping = {"pos": ("ring", "heads")}
+for axis_types, context in itertools.product(("auto", "explicit"), ("ring", "all_to_all", "mixed")):
+    with jax.set_mesh(nym.create_mesh((2, 2), ("ring", "heads"), axis_types=axis_types)):
         step = nym.named_jit(
             lambda *operands: jax.value_and_grad(compute_loss, (0, 1, 2))(*operands, context=context), mapping
         )

@@ -188,7 +188,9 @@ def dot_product_attention(
         soft_cap: Scores become `soft_cap * tanh(scores / soft_cap)` before bias and mask (Gemma Team, 2024).
         sinks: Scores of keys whose values are zero, one for each element of the axes of this array, such as heads
             (OpenAI, 2025, gpt-oss). A query that attends to no key attends to its sink alone, and gets zeros.
-        dropout: Probability with which a weight is set to zero; the others are scaled by `1 / (1 - dropout)`.
+        dropout: Probability with which a weight is set to zero; the others are scaled by `1 / (1 - dropout)`. The
+            weights are the same for all implementations and contexts, but depend on the mesh in a context other than
+            "all_gather" if it divides more axes than positions.
         dropout_key: A random key, needed if `dropout` is not 0.
         block_size: The number of query and of key positions in a block of the implementation "blocked", and of a
             device in a ring.
@@ -197,8 +199,10 @@ def dot_product_attention(
         context: How devices that share the positions of a sequence exchange keys and values, if the mapping shards
             `QPos`: "all_gather" gives each all of them; "ring" sends them around, while each computes with those that
             it has (Liu et al., 2023); "all_to_all" gives each all positions of a part of the heads (Jacobs et al.,
-            2023); "auto" exchanges heads where that sends less than a gather, and goes around a ring where gathered
-            keys and values would take more than 64 MiB of a device and no kernel computes them.
+            2023); "mixed" exchanges heads along the last of several mesh axes of positions and sends keys and values
+            around a ring along the first ones (Fang & Zhao, 2024); "auto" exchanges heads, among all or in groups,
+            where that sends less than a gather, and goes around a ring where gathered keys and values would take more
+            than 64 MiB of a device and no kernel computes them.
 
     Returns:
         Array with the axes shared by weights and values, then the remaining axes of the query, then those of the value.
@@ -238,8 +242,8 @@ def dot_product_attention(
     )
     context_choice = _choose_context(inputs, context, implementation)
     with enter_function_scope("dot_product_attention", (*inputs.contracted, inputs.key_axis)):
-        if context_choice.context == "ring":
-            return attend_in_ring(inputs)
+        if context_choice.context in ("ring", "mixed"):
+            return attend_in_ring(inputs, is_mixed=context_choice.context == "mixed")
         if context_choice.context == "all_to_all":
             return attend_by_heads(inputs, lambda part: _choose_implementation(part, implementation).run(part))
         return _choose_implementation(inputs, implementation).run(inputs)
@@ -286,8 +290,9 @@ def explain_attention(
 def _explain_implementation(
     inputs: AttentionInputs, implementation: str, context_choice: ContextChoice
 ) -> AttentionChoice:
-    choice = _choose_implementation(inputs, "blocked" if context_choice.context == "ring" else implementation)
-    if context_choice.context == "ring":
+    has_ring = context_choice.context in ("ring", "mixed")
+    choice = _choose_implementation(inputs, "blocked" if has_ring else implementation)
+    if has_ring:
         reason = reason_against_others = "a ring computes in blocks"
     elif implementation == "auto":
         reason = choice.describe_advantage(inputs)

@@ -202,7 +202,7 @@ def _attend_backward(axes: BlockAxes, saved: Any, gradients: tuple[NamedArray, N
 
 def round_gradients(gradients: AttentionInputs, operands: AttentionInputs) -> AttentionInputs:
     """Returns gradients in the element types of the operands."""
-    operands = dataclasses.replace(operands, mask=None, dropout_key=None)  # which have no gradients
+    operands = dataclasses.replace(operands, mask=None, dropout_key=None, starts=None)  # which have no gradients
     return jax.tree.map(lambda gradient, x: gradient.astype(x.dtype), gradients, operands)
 
 
@@ -250,6 +250,7 @@ def sum_gradients(axes: BlockAxes, saved: Any, gradients: tuple[NamedArray, Name
         bias=d_bias[0] if d_bias else None,
         mask=None,
         dropout_key=None,
+        starts=None,
     )
 
 
@@ -279,9 +280,11 @@ def _score_block(
 def _drop_weights(axes: BlockAxes, operands: AttentionInputs, weights: NamedArray, block: BlockStarts) -> NamedArray:
     if not operands.dropout:
         return weights
-    positions, starts = (axes.KPos,), (block.key,)
+    assert operands.starts is not None
+    first_query, first_key = operands.starts
+    positions, starts = (axes.KPos,), (first_key + block.key,)
     if axes.QPos is not None:
-        positions, starts = (axes.QPos, *positions), (block.query, *starts)
+        positions, starts = (axes.QPos, *positions), (first_query + block.query, *starts)
     mask = draw_dropout_mask(operands.dropout_key, operands.dropout, weights.axes, positions, starts)
     return where(mask, weights / (1 - operands.dropout), 0)
 

@@ -4,7 +4,9 @@ Both run on the shards of each device, over all mesh axes of the arrays, so that
 as is written here. In a ring each device computes its queries with its own keys, sends the keys on and receives those
 of its neighbor, until it has had all (Liu et al., 2023, https://arxiv.org/abs/2310.01889). The softmax is computed
 online, and the backward pass goes around once more, with the gradients of the keys. With all-to-alls each device gets
-all positions of a part of the heads (Jacobs et al., 2023, https://arxiv.org/abs/2309.14509).
+all positions of a part of the heads (Jacobs et al., 2023, https://arxiv.org/abs/2309.14509). Mixed, groups of devices
+exchange heads for the positions of the group, and the keys go around the groups (Fang & Zhao, 2024,
+https://arxiv.org/abs/2405.07719).
 """
 
 import dataclasses
@@ -77,31 +79,38 @@ def choose_context(inputs: AttentionInputs, context: str, implementation: str, h
     Raises:
         ValueError: If the context asked for is unknown or cannot compute this.
     """
-    check_choice("dot_product_attention: `context`", context, ("auto", "all_gather", "ring", "all_to_all"))
+    check_choice("dot_product_attention: `context`", context, ("auto", "all_gather", "ring", "all_to_all", "mixed"))
     mesh_axes = find_context_axes(inputs)
     if not mesh_axes:
         return ContextChoice(None, "positions are not sharded")
-    if context == "all_gather":
-        return ContextChoice(context, "it is asked for")
-    heads_obstacle, ring_obstacle = find_heads_obstacle(inputs), find_ring_obstacle(inputs)
+    ring_obstacle = find_ring_obstacle(inputs)
     if implementation not in ("auto", "blocked"):
         ring_obstacle = f"a ring computes its blocks as 'blocked' does, not as {implementation!r}"
     elif context == "auto" and has_kernel:
         ring_obstacle = "it has no kernel, as gathered keys have"
+    obstacles = {
+        "all_gather": None,
+        "ring": ring_obstacle,
+        "all_to_all": find_heads_obstacle(inputs, [mesh_axes]),
+        "mixed": ring_obstacle or find_heads_obstacle(inputs, _list_inner_axes(mesh_axes)),
+    }
     if context != "auto":
-        if obstacle := heads_obstacle if context == "all_to_all" else ring_obstacle:
-            alternatives = "'all_gather' can"
-            if context == "all_to_all" and ring_obstacle is None:
-                alternatives = "'all_gather' and 'ring' can"
+        if obstacle := obstacles[context]:
+            alternatives = " and ".join(repr(name) for name, obstacle in obstacles.items() if obstacle is None)
             raise ValueError(
-                f"dot_product_attention: context {context!r} cannot compute this: {obstacle}; {alternatives}"
+                f"dot_product_attention: context {context!r} cannot compute this: {obstacle}; {alternatives} can"
             )
         return ContextChoice(context, "it is asked for")
-    # A gather sends keys and values of all devices, an all-to-all queries, keys, values and results of one.
-    query_bytes = _count_device_bytes(inputs.query)
     key_bytes = _count_device_bytes(inputs.key, inputs.key_axis) + _count_device_bytes(inputs.value, inputs.key_axis)
-    if heads_obstacle is None and 2 * query_bytes + key_bytes // _count_devices(mesh_axes) < key_bytes:
-        return ContextChoice("all_to_all", "it sends less than a gather of keys and values")
+    gathered_bytes = _count_sent_bytes(inputs, 1)  # as many as in a ring
+    if obstacles["all_to_all"] is None:
+        if _count_sent_bytes(inputs, _count_devices(mesh_axes)) < gathered_bytes:
+            return ContextChoice("all_to_all", "it sends less than a gather of keys and values")
+    elif obstacles["mixed"] is None:
+        size = _count_devices(_find_group(inputs, _list_inner_axes(mesh_axes)).mesh_axes)
+        if _count_sent_bytes(inputs, size) < gathered_bytes:
+            reason = f"with groups of {size} devices that exchange heads it sends less than a gather or a ring"
+            return ContextChoice("mixed", reason)
     text = f"gathered keys and values take {key_bytes / 2**20:,.1f} MiB of a device"
     limit = f"{MOST_GATHERED_BYTES // 2**20} MiB"
     if key_bytes <= MOST_GATHERED_BYTES:
@@ -109,6 +118,16 @@ def choose_context(inputs: AttentionInputs, context: str, implementation: str, h
     if ring_obstacle is not None:
         return ContextChoice("all_gather", f"no ring is used: {ring_obstacle}")
     return ContextChoice("ring", f"{text}, more than {limit}")
+
+
+def _count_sent_bytes(inputs: AttentionInputs, size: int) -> float:
+    """Returns how many bytes a device sends if groups of `size` devices exchange heads, and keys go around these."""
+    devices = _count_devices(find_context_axes(inputs))
+    key_bytes = _count_device_bytes(inputs.key, inputs.key_axis) + _count_device_bytes(inputs.value, inputs.key_axis)
+    key_bytes /= devices
+    # A group exchanges queries, keys, values and results.
+    exchanged_bytes = (2 * _count_device_bytes(inputs.query) + key_bytes) * (size - 1) / size
+    return exchanged_bytes + key_bytes * (devices / size - 1)
 
 
 def _count_device_bytes(x: NamedArray, gathered_axis: str = "") -> int:
@@ -132,13 +151,18 @@ def find_ring_obstacle(inputs: AttentionInputs) -> str | None:
     return _find_obstacle(inputs) or inputs.find_foreign_axis()
 
 
-def find_heads_obstacle(inputs: AttentionInputs) -> str | None:
-    """Returns why heads cannot be exchanged for positions, None if they can."""
+def find_heads_obstacle(inputs: AttentionInputs, candidates: list[tuple[str, ...]]) -> str | None:
+    """Returns why devices along none of these mesh axes can exchange heads for positions, None if some can."""
     if obstacle := _find_obstacle(inputs):
         return obstacle
-    if _find_heads(inputs) is None:
+    if not candidates:
+        example = {inputs.query_axis: ("ring", "heads")}
+        return (
+            f"axis {inputs.query_axis!r} is mapped to one mesh axis; a ring and groups need one each, as in {example}"
+        )
+    if not _find_group(inputs, candidates).heads:
         sizes = ", ".join(f"{axis.name}: {axis.size}" for axis in _list_shared_axes(inputs))
-        devices = _count_devices(find_context_axes(inputs))
+        devices = " or ".join(str(_count_devices(mesh_axes)) for mesh_axes in candidates)
         return f"query, key and value share no axis whose part on a device {devices} devices could divide ({sizes})"
     return None
 
@@ -150,8 +174,6 @@ def _find_obstacle(inputs: AttentionInputs) -> str | None:
     for name in inputs.contracted:
         if find_mesh_axes(inputs.query.resolve_axis(name)):
             return f"axis {name!r}, which is contracted, is sharded"
-    if inputs.dropout:
-        return "devices would drop the same weights"
     devices, keys = _count_devices(find_context_axes(inputs)), inputs.key.axis_size(inputs.key_axis)
     if keys % devices:
         return f"axis {inputs.key_axis!r} has size {keys}, which {devices} devices cannot divide"
@@ -161,13 +183,78 @@ def _find_obstacle(inputs: AttentionInputs) -> str | None:
     return None
 
 
-def _find_heads(inputs: AttentionInputs) -> str | None:
-    """Returns the last axis of query, key and value that can be divided by the devices of the positions."""
-    devices = _count_devices(find_context_axes(inputs))
-    for axis in reversed(_list_shared_axes(inputs)):
-        if axis.size % (devices * _count_devices(find_mesh_axes(axis))) == 0:
-            return axis.name
-    return None
+class _HeadGroup(NamedTuple):
+    """Devices that exchange heads for positions, or one device alone.
+
+    Attributes:
+        query_axis: Name of the axis of query positions.
+        key_axis: Name of the axis of key positions.
+        other_axes: The mesh axes along which devices have other scores of the same positions, such as those of a batch.
+        mesh_axes: The mesh axes along which the devices of a group are.
+        heads: The axis that they divide, empty if there is none.
+    """
+
+    query_axis: str | None
+    key_axis: str
+    other_axes: tuple[str, ...]
+    mesh_axes: tuple[str, ...] = ()
+    heads: str = ""
+
+    def take_parts(self, inputs: AttentionInputs) -> AttentionInputs:
+        """Returns inputs with the positions of the group and a part of the heads.
+
+        Devices with other scores of the same positions get another random key. Dropout tells positions apart by itself.
+        """
+        key, key_axes = inputs.dropout_key, (*self.other_axes, *self.mesh_axes)
+        if key is not None and key_axes:
+            inputs = dataclasses.replace(inputs, dropout_key=jax.random.fold_in(key, jax.lax.axis_index(key_axes)))
+        return jax.tree.map(self._take_part, inputs, is_leaf=is_named_array) if self.mesh_axes else inputs
+
+    def _take_part(self, leaf: Any) -> Any:
+        if not is_named_array(leaf):
+            return leaf
+        positions = next((name for name in (self.query_axis, self.key_axis) if name in leaf.names), None)
+        if positions is None and self.heads not in leaf.names:
+            return leaf
+        if positions is None:
+            dim = leaf.names.index(self.heads)
+            part = leaf.array.shape[dim] // jax.lax.axis_size(self.mesh_axes)
+            start = jax.lax.axis_index(self.mesh_axes) * part
+            return with_array(leaf, jax.lax.dynamic_slice_in_dim(leaf.array, start, part, dim))
+        if self.heads in leaf.names:
+            return self._exchange(leaf, self.heads, positions)
+        dim = leaf.names.index(positions)
+        return with_array(leaf, jax.lax.all_gather(leaf.array, self.mesh_axes, axis=dim, tiled=True))
+
+    def return_part(self, result: NamedArray) -> NamedArray:
+        """Returns a result with the positions of a device and all heads."""
+        if not self.mesh_axes:
+            return result
+        assert self.query_axis is not None
+        return self._exchange(result, self.query_axis, self.heads)
+
+    def _exchange(self, x: NamedArray, divided_axis: str, joined_axis: str) -> NamedArray:
+        dims = x.names.index(divided_axis), x.names.index(joined_axis)
+        return with_array(x, jax.lax.all_to_all(x.array, self.mesh_axes, *dims, tiled=True))
+
+
+def _find_group(inputs: AttentionInputs, candidates: list[tuple[str, ...]]) -> _HeadGroup:
+    """Returns the group along the first of these mesh axes that could divide an axis of query, key and value."""
+    positions = inputs.query_axis, inputs.key_axis
+    operands = [inputs.query, inputs.key, *(x for _, x in inputs.list_score_operands())]
+    axes = dict.fromkeys(axis for x in operands for axis in x.axes if axis.name not in positions)
+    other_axes = [mesh_axis for axis in axes for mesh_axis in find_mesh_axes(axis) if _count_devices((mesh_axis,)) > 1]
+    group = _HeadGroup(*positions, tuple(dict.fromkeys(other_axes)))
+    for mesh_axes in candidates:
+        for axis in reversed(_list_shared_axes(inputs)):
+            if axis.size % _count_devices((*mesh_axes, *find_mesh_axes(axis))) == 0:
+                return group._replace(mesh_axes=mesh_axes, heads=axis.name)
+    return group
+
+
+def _list_inner_axes(mesh_axes: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Returns the last ones of these mesh axes, as many as possible first; the first one is left for a ring."""
+    return [mesh_axes[start:] for start in range(1, len(mesh_axes))]
 
 
 def _list_shared_axes(inputs: AttentionInputs) -> list[Axis]:
@@ -198,7 +285,7 @@ def _map_inputs(
         if is_named_array(leaf):
             names.append(tuple(inputs.query_axis or "" if name == inputs.key_axis else name for name in leaf.names))
         elif is_array(leaf):
-            names.append(())
+            names.append(("",) * leaf.ndim)
 
     def run(mesh_axes: MeshAxes, *shards: Any) -> tuple[Any, ...]:
         results = fn(eqx.combine(jax.tree.unflatten(treedef, shards), static))
@@ -240,13 +327,29 @@ class _Ring(NamedTuple):
             lambda leaf: next(remaining_arrays) if self._has_keys(leaf) else leaf, operands, is_leaf=is_named_array
         )
 
+    def place_keys(self, operands: AttentionInputs, arrays: list[NamedArray], step: Any) -> AttentionInputs:
+        """Returns inputs with the arrays that a device has after some steps, and where they start, for dropout."""
+        operands = self.put_keys(operands, arrays)
+        place = jax.lax.axis_index(self.mesh_axes)
+        key_place = (place - step) % self.count_devices()
+        assert operands.query_axis is not None
+        queries, keys = operands.query.axis_size(operands.query_axis), operands.key.axis_size(operands.key_axis)
+        return dataclasses.replace(operands, starts=(place * queries, key_place * keys))
+
     def _has_keys(self, leaf: Any) -> bool:
         return is_named_array(leaf) and self.axes.KPos.name in leaf.names
 
 
-def attend_in_ring(inputs: AttentionInputs) -> NamedArray:
-    """Computes attention while the keys go around the devices of the positions."""
+def attend_in_ring(inputs: AttentionInputs, *, is_mixed: bool = False) -> NamedArray:
+    """Computes attention while the keys go around the devices of the positions.
+
+    Args:
+        inputs: The inputs.
+        is_mixed: Whether they go around groups of devices that exchange heads.
+    """
     mesh_axes = find_context_axes(inputs)
+    group = _find_group(inputs, _list_inner_axes(mesh_axes) if is_mixed else [])
+    ring_axes = mesh_axes[: len(mesh_axes) - len(group.mesh_axes)]
     mask = inputs.mask
     if mask is not None and not isinstance(mask, PlacedMask):
         # The place of a query or a key among those of all devices, which goes around with it.
@@ -262,8 +365,10 @@ def attend_in_ring(inputs: AttentionInputs) -> NamedArray:
         return average_blocks(axes, prepare_operands(operands, axes), starts)
 
     def attend(operands: AttentionInputs) -> tuple[NamedArray, ...]:
+        operands = group.take_parts(operands)
         axes, starts = plan_blocks(operands)
-        return _attend_ring(_Ring(axes, mesh_axes), prepare_operands(operands, axes), starts)
+        results: tuple[NamedArray, ...] = _attend_ring(_Ring(axes, ring_axes), prepare_operands(operands, axes), starts)
+        return tuple(map(group.return_part, results))
 
     averages, log_sums = _map_inputs(attend, operands, eqx.filter_eval_shape(average_local_keys, operands))
     may_lack_keys = mask is not None and not mask.allows_same_index
@@ -277,16 +382,17 @@ def _attend_ring(ring: _Ring, operands: AttentionInputs, starts: BlockStarts) ->
 
 
 def _attend_ring_forward(ring: _Ring, operands: AttentionInputs, starts: BlockStarts) -> tuple[Any, Any]:
-    def add_shard(state: Any, _: None) -> tuple[Any, None]:
+    def add_shard(state: Any, step: Any) -> tuple[Any, None]:
         averages, log_sums, keys = state
         keys = ring.send(keys)
-        shard_averages, shard_log_sums = average_blocks(ring.axes, ring.put_keys(operands, keys), starts)
+        shard_averages, shard_log_sums = average_blocks(ring.axes, ring.place_keys(operands, keys, step), starts)
         total = logaddexp(log_sums, shard_log_sums)
         averages = averages * exp(log_sums - total) + shard_averages * exp(shard_log_sums - total)
         return (averages, total, keys), None
 
-    initial = (*average_blocks(ring.axes, operands, starts), ring.take_keys(operands))
-    (averages, log_sums, _), _ = jax.lax.scan(add_shard, initial, None, length=ring.count_devices() - 1)
+    keys = ring.take_keys(operands)
+    initial = (*average_blocks(ring.axes, ring.place_keys(operands, keys, 0), starts), keys)
+    (averages, log_sums, _), _ = jax.lax.scan(add_shard, initial, jnp.arange(1, ring.count_devices()))
     averages = cast_array(averages, operands.value.dtype)
     return (averages, log_sums), (operands, starts, averages, log_sums)
 
@@ -296,36 +402,43 @@ def _attend_ring_backward(
 ) -> tuple[AttentionInputs, None]:
     operands, starts, averages, log_sums = saved
 
-    def compute_gradients(keys: list[NamedArray]) -> AttentionInputs:
-        return sum_gradients(ring.axes, (ring.put_keys(operands, keys), starts, averages, log_sums), gradients)
+    def compute_gradients(keys: list[NamedArray], step: Any) -> AttentionInputs:
+        shard = ring.place_keys(operands, keys, step)
+        return sum_gradients(ring.axes, (shard, starts, averages, log_sums), gradients)
 
     def send_gradients(totals: AttentionInputs) -> AttentionInputs:
         """Returns the totals with those of keys from the device before, to which they come after a whole turn."""
         return ring.put_keys(totals, ring.send(ring.take_keys(totals)))
 
-    def add_shard(state: Any, _: None) -> tuple[Any, None]:
+    def add_shard(state: Any, step: Any) -> tuple[Any, None]:
         totals, keys = state
         totals, keys = send_gradients(totals), ring.send(keys)
-        return (jax.tree.map(jnp.add, totals, compute_gradients(keys)), keys), None
+        return (jax.tree.map(jnp.add, totals, compute_gradients(keys, step)), keys), None
 
     keys = ring.take_keys(operands)
-    initial = compute_gradients(keys), keys
-    (totals, _), _ = jax.lax.scan(add_shard, initial, None, length=ring.count_devices() - 1)
+    initial = compute_gradients(keys, 0), keys
+    (totals, _), _ = jax.lax.scan(add_shard, initial, jnp.arange(1, ring.count_devices()))
     return round_gradients(send_gradients(totals), operands), None
 
 
 _attend_ring.defvjp(_attend_ring_forward, _attend_ring_backward)
 
 
+def _find_whole_group(inputs: AttentionInputs) -> _HeadGroup:
+    return _find_group(inputs, [find_context_axes(inputs)])
+
+
 def shape_part(inputs: AttentionInputs) -> AttentionInputs:
     """Returns the shapes of what a device gets of the inputs for its part of the heads."""
-    heads, devices = _find_heads(inputs), _count_devices(find_context_axes(inputs))
+    group = _find_whole_group(inputs)
+    devices = _count_devices(group.mesh_axes)
 
     def shape_array(leaf: Any) -> Any:
         if not is_named_array(leaf):
             return leaf
         shape = _shape_shard(leaf, (inputs.query_axis, inputs.key_axis))
-        sizes = [size // devices if name == heads else size for name, size in zip(leaf.names, shape, strict=True)]
+        pairs = zip(leaf.names, shape, strict=True)
+        sizes = [size // devices if name == group.heads else size for name, size in pairs]
         return with_array(leaf, jax.ShapeDtypeStruct(tuple(sizes), leaf.dtype))
 
     return jax.tree.map(shape_array, inputs, is_leaf=is_named_array)
@@ -338,32 +451,10 @@ def attend_by_heads(inputs: AttentionInputs, run: Callable[[AttentionInputs], Na
         inputs: The inputs.
         run: Computes attention on one device.
     """
-    mesh_axes, heads = find_context_axes(inputs), _find_heads(inputs)
-    query_axis, key_axis = inputs.query_axis, inputs.key_axis
-    assert heads is not None
-    assert query_axis is not None
-
-    def exchange(leaf: Any) -> Any:
-        """Returns an array with all positions and a part of the heads."""
-        if not is_named_array(leaf):
-            return leaf
-        positions = next((name for name in (query_axis, key_axis) if name in leaf.names), None)
-        if positions is None and heads not in leaf.names:
-            return leaf
-        if positions is None:
-            dim = leaf.names.index(heads)
-            part = leaf.array.shape[dim] // jax.lax.axis_size(mesh_axes)
-            start = jax.lax.axis_index(mesh_axes) * part
-            return with_array(leaf, jax.lax.dynamic_slice_in_dim(leaf.array, start, part, dim))
-        dim = leaf.names.index(positions)
-        if heads not in leaf.names:
-            return with_array(leaf, jax.lax.all_gather(leaf.array, mesh_axes, axis=dim, tiled=True))
-        return with_array(leaf, jax.lax.all_to_all(leaf.array, mesh_axes, leaf.names.index(heads), dim, tiled=True))
+    group = _find_whole_group(inputs)
 
     def attend(inputs: AttentionInputs) -> tuple[NamedArray, ...]:
-        result = run(jax.tree.map(exchange, inputs, is_leaf=is_named_array))
-        query_dim, heads_dim = result.names.index(query_axis), result.names.index(heads)
-        return (with_array(result, jax.lax.all_to_all(result.array, mesh_axes, query_dim, heads_dim, tiled=True)),)
+        return (group.return_part(run(group.take_parts(inputs))),)
 
     with mapping_context(None):  # as on a device
         results = eqx.filter_eval_shape(lambda inputs: (run(inputs),), shape_part(inputs))

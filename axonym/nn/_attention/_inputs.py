@@ -28,6 +28,7 @@ class AttentionInputs:
         key_axis: Name of the axis of key positions.
         contracted: Names of the axes to contract.
         dtype: Element type of the scores.
+        starts: Index of the first query and of the first key among those of all devices, for dropout.
     """
 
     query: NamedArray
@@ -46,6 +47,7 @@ class AttentionInputs:
     soft_cap: float | None = dataclasses.field(metadata={"static": True})
     dropout: float = dataclasses.field(metadata={"static": True})
     block_size: int = dataclasses.field(metadata={"static": True})
+    starts: tuple[Any, Any] | None = (0, 0)
 
     def scale_query(self) -> NamedArray:
         """Returns the query times the scale, in the element type of the scores."""
