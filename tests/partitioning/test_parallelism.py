@@ -81,6 +81,9 @@ CASES = {
     "all_gather": Case("llama", {"data": 2, "context": 2, "model": 2}, CONTEXT, {"context": "all_gather"}),
     "ring": Case("llama", {"data": 2, "context": 2, "model": 2}, CONTEXT, {"context": "ring"}),
     "all_to_all": Case("llama", {"data": 2, "context": 2, "model": 2}, CONTEXT, {"context": "all_to_all"}),
+    "mixed": Case(
+        "llama", {"data": 2, "ring": 2, "swap": 2}, {"batch": "data", "pos": ("ring", "swap")}, {"context": "mixed"}
+    ),
     "experts, gather": Case("mixtral", {"data": 2, "expert": 2, "model": 2}, EXPERTS, {"dispatch": "gather"}),
     "experts, all_to_all": Case("mixtral", {"data": 2, "expert": 2, "model": 2}, EXPERTS, BOUNDED),
     "experts, ragged": Case("mixtral", {"data": 2, "expert": 4}, EXPERTS, {"dispatch": "ragged_all_to_all"}),
@@ -104,17 +107,21 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("name", "axis_types"), [*zip(CASES, itertools.cycle(["auto", "explicit"]), strict=False)])
-def test_training_has_the_losses_of_one_device(name: str, axis_types: Any):
+def train_case(name: str, axis_types: Any) -> np.ndarray:
     family, sizes, entries, options, microbatches, repeats = CASES[name]
     entries = {key: [axis for axis in np.atleast_1d(axes).tolist() if axis in sizes] for key, axes in entries.items()}
     computing = nym.AxisMapping(entries, microbatches=microbatches and {"batch": microbatches})
     stored = {**entries, "batch": None, "pos": None, "embed": "data" if "data" in sizes else None}
     model = make_model(family, **options)
     blocks = model.blocks.interleave(sizes.get("stage", 1), repeats)
-    model = eqx.tree_at(lambda model: model.blocks, model, blocks)
+    model = jax.tree.map(np.asarray, eqx.tree_at(lambda model: model.blocks, model, blocks))
     with jax.set_mesh(nym.create_mesh(tuple(sizes.values()), tuple(sizes), axis_types=axis_types)):
         model = nym.shard(model, stored)
-        step = nym.fsdp(train, stored, computing)
-        losses = step(model, OPTIMIZER.init(model), nym.shard(TOKENS, computing))
-    np.testing.assert_allclose(np.asarray(losses), train_on_one_device(family), rtol=1e-4)
+        state = nym.named_jit(OPTIMIZER.init, out_axis_resources=stored)(model)
+        losses = nym.fsdp(train, stored, computing)(model, state, nym.shard(TOKENS, computing))
+    return np.asarray(losses)
+
+
+@pytest.mark.parametrize(("name", "axis_types"), [*zip(CASES, itertools.cycle(["auto", "explicit"]), strict=False)])
+def test_training_has_the_losses_of_one_device(name: str, axis_types: Any):
+    np.testing.assert_allclose(train_case(name, axis_types), train_on_one_device(CASES[name].family), rtol=1e-4)

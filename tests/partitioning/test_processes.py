@@ -255,3 +255,21 @@ print("done", PROCESS)
 
 def test_stages_in_several_processes():
     assert [f"done {process}" in output for process, output in enumerate(run(STAGES, 2, 2, timeout=240))] == [True] * 2
+
+
+PARALLELISM = """
+import numpy as np
+
+start()
+from tests.partitioning.test_parallelism import CASES, train_case, train_on_one_device
+
+names = ["ring", "experts, ragged", "2 stages, 8, interleaved", "stages and experts"]
+for name, axis_types in zip(names, ("explicit", "auto", "explicit", "auto"), strict=True):
+    np.testing.assert_allclose(train_case(name, axis_types), train_on_one_device(CASES[name].family), rtol=1e-4)
+print("done", PROCESS)
+"""
+
+
+def test_forms_of_parallelism_in_several_processes():
+    outputs = run(PARALLELISM, 2, 4, timeout=240)
+    assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True] * 2
