@@ -366,6 +366,10 @@ def attend_in_ring(inputs: AttentionInputs, *, is_mixed: bool = False) -> NamedA
 
     def attend(operands: AttentionInputs) -> tuple[NamedArray, ...]:
         operands = group.take_parts(operands)
+        # Positions and queries at once, or JAX would compute the masks of all blocks before a loop over layers around
+        # this, for they are the same in each layer, and keep them: as many elements as scores.
+        query, mask_operands = jax.lax.optimization_barrier((operands.query, operands.mask))
+        operands = dataclasses.replace(operands, query=query, mask=mask_operands)
         axes, starts = plan_blocks(operands)
         results: tuple[NamedArray, ...] = _attend_ring(_Ring(axes, ring_axes), prepare_operands(operands, axes), starts)
         return tuple(map(group.return_part, results))
