@@ -103,9 +103,24 @@ def _is_same_kind(saved_leaf: LeafMetadata, requested_leaf: LeafMetadata) -> boo
     return saved_leaf.kind == requested_leaf.kind
 
 
+_INTERLEAVING = ".interleaving"
+"""The end of the path of a field of `axonym.nn.Stacked`."""
+
+
 def warn_of_static_fields(saved_fields: Mapping[str, str], requested_fields: Mapping[str, str], subject: str) -> None:
-    """Warns if static fields, which are not restored, differ from those of the modules that were saved."""
+    """Warns if static fields, which are not restored, differ from those of the modules that were saved.
+
+    Raises:
+        ValueError: If one of these fields says in which order arrays are stored.
+    """
     changed_paths = [path for path, text in requested_fields.items() if saved_fields.get(path, text) != text]
+    for path in changed_paths:
+        if path.endswith(_INTERLEAVING):  # which says in which order arrays have their layers
+            raise ValueError(
+                f"{path} is {requested_fields[path]} here and was {saved_fields[path]}, so {subject} has its layers in "
+                f"another order; restore into layers of `interleave{saved_fields[path]}`, and call "
+                f"`interleave{requested_fields[path]}` then"
+            )
     if changed_paths:
         changes = [f"{path} is {requested_fields[path]} here and was {saved_fields[path]}" for path in changed_paths]
         heading = f"{subject} was saved with other static fields, which stay as they are here:"

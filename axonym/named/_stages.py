@@ -1,5 +1,6 @@
 """The stages of a pipeline: how layers and microbatches are divided, and which stage computes what in which turn."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ._axis_layout import round_up
@@ -17,23 +18,26 @@ class StagePlan(NamedTuple):
         stages: The number of stages.
         axis: The name of the axis that is divided into microbatches.
         microbatches: Their number.
-        storing: The active mapping by which parameters are stored, for its `mapping_context`.
-        gathering: That in which they are gathered.
-        computing: That in which the stages compute. In all three `STAGE` is sharded over the mesh axes of the layers,
-            and no other axis is.
-        collecting: That by which results with the layer axis are sharded: as `computing`, with this axis for `STAGE`.
+        is_uneven_replicated: Whether axes whose sizes are not divisible are replicated.
+        storing: The `Ambient` by which parameters are stored. In it and the next two, `STAGE` is sharded over the mesh
+            axes of the layers, over which no other axis is.
+        gathering: The `Ambient` in which parameters are gathered.
+        computing: The `Ambient` in which the stages compute.
+        collecting: The `Ambient` by which results with the layer axis are sharded, which has the place of `STAGE`.
     """
 
     stages: int
     axis: str
     microbatches: int
+    is_uneven_replicated: bool
     storing: Any
     gathering: Any
     computing: Any
     collecting: Any
 
 
-class PipelineSchedule(NamedTuple):
+@dataclass(frozen=True)
+class PipelineSchedule:
     """Which microbatch each stage of a pipeline computes in each turn, and with which of its groups of layers.
 
     All stages do the same works in the same order, each one turn after the stage before it. With several groups of
@@ -44,6 +48,10 @@ class PipelineSchedule(NamedTuple):
         stages: The number of stages.
         microbatches: The number of microbatches.
         repeats: The number of groups of layers on each stage.
+
+    Raises:
+        ValueError: If a number is not positive, or there are several groups and the number of microbatches is not a
+            multiple of that of stages.
 
     Example:
         >>> import axonym as nym
@@ -61,6 +69,22 @@ class PipelineSchedule(NamedTuple):
     microbatches: int
     repeats: int = 1
 
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        numbers = self.stages, self.microbatches, self.repeats
+        if not all(isinstance(number, int) and number >= 1 for number in numbers):
+            raise make_error(
+                ValueError,
+                f"`PipelineSchedule` takes numbers of stages, microbatches and groups from 1 on, not {numbers}",
+            )
+        if self.repeats > 1 and self.microbatches % self.stages:
+            raise make_error(
+                ValueError,
+                f"a pipeline of {self.stages} stages with {self.repeats} groups of layers each needs a multiple of "
+                f"{self.stages} microbatches, not {self.microbatches}; the next one is "
+                f"{round_up(self.microbatches, self.stages)}",
+            )
+
     @property
     def works(self) -> int:
         """How often each stage computes."""
@@ -77,44 +101,12 @@ class PipelineSchedule(NamedTuple):
         return (self.stages - 1) / self.turns
 
     def find_microbatch(self, work: Any) -> Any:
-        """Returns the microbatch of a work, the number of a turn counted from the first one of the stage."""
+        """Returns the microbatch of a work; in turn `t` a stage `s` does work `t - s`."""
         return work // (self.stages * self.repeats) * self.stages + work % self.stages
 
     def find_group(self, work: Any) -> Any:
         """Returns the group of layers of a work."""
         return work % (self.stages * self.repeats) // self.stages
-
-    def check_batch(self, name: str, size: int, shards: int = 1) -> None:
-        """Raises a ValueError if there are too few microbatches, or an axis cannot be divided into them.
-
-        Args:
-            name: The name of the axis.
-            size: Its size.
-            shards: Over how many devices each microbatch is sharded.
-        """
-        step = 1 if self.repeats == 1 else self.stages
-        is_enough = self.microbatches >= self.stages and self.microbatches % step == 0
-        if is_enough and size % (self.microbatches * shards) == 0:
-            return
-        if is_enough:
-            devices = "" if shards == 1 else f" for {shards} devices each"
-            problem = f"axis {name!r} of size {size} is not divisible into {self.microbatches} microbatches{devices}"
-        elif self.repeats == 1:
-            problem = f"a pipeline of {self.stages} stages needs as many microbatches or more, not {self.microbatches}"
-        else:
-            problem = (
-                f"a pipeline of {self.stages} stages with {self.repeats} groups of layers each needs a multiple of "
-                f"{self.stages} microbatches, not {self.microbatches}"
-            )
-        counts = [count for count in range(self.stages, size + 1, step) if size % (count * shards) == 0]
-        larger_counts = [count for count in counts if count >= self.microbatches]
-        if counts:
-            count = larger_counts[0] if larger_counts else counts[-1]
-            remedy = f"`microbatches={{{name!r}: {count}}}` fits this axis"
-        else:
-            microbatches = round_up(max(self.microbatches, self.stages), step)
-            remedy = f"the next size of axis {name!r} that fits is {round_up(size, microbatches * shards)}"
-        raise make_error(ValueError, f"{problem}; {remedy}")
 
     def __str__(self) -> str:
         """Draws a row for each stage; the letter after a microbatch is the group of layers."""
@@ -130,3 +122,44 @@ class PipelineSchedule(NamedTuple):
             row = ["."] * stage + cells + ["."] * (self.stages - 1 - stage)
             lines.append(f"stage {stage}  {' '.join(cell.rjust(width) for cell in row)}")
         return "\n".join(lines)
+
+
+def make_schedule(
+    stages: int, microbatches: int, repeats: int, name: str, size: int, shards: int = 1
+) -> PipelineSchedule:
+    """Returns the schedule for a batch.
+
+    Args:
+        stages: The number of stages.
+        microbatches: The number of microbatches.
+        repeats: The number of groups of layers on each stage.
+        name: The name of the axis that is divided into microbatches.
+        size: Its size.
+        shards: Over how many devices each microbatch is sharded.
+
+    Raises:
+        ValueError: If there are too few microbatches, or the axis cannot be divided into them.
+    """
+    step = 1 if repeats == 1 else stages
+    is_enough = microbatches >= stages and microbatches % step == 0
+    if is_enough and size % (microbatches * shards) == 0:
+        return PipelineSchedule(stages, microbatches, repeats)
+    if is_enough:
+        devices = "" if shards == 1 else f" for {shards} devices each"
+        problem = f"axis {name!r} of size {size} is not divisible into {microbatches} microbatches{devices}"
+    elif repeats == 1:
+        problem = f"a pipeline of {stages} stages needs as many microbatches or more, not {microbatches}"
+    else:
+        problem = (
+            f"a pipeline of {stages} stages with {repeats} groups of layers each needs a multiple of {stages} "
+            f"microbatches, not {microbatches}"
+        )
+    counts = [count for count in range(stages, size + 1, step) if size % (count * shards) == 0]
+    larger_counts = [count for count in counts if count >= microbatches]
+    if counts:
+        count = larger_counts[0] if larger_counts else counts[-1]
+        remedy = f"`microbatches={{{name!r}: {count}}}` fits this axis"
+    else:
+        next_count = round_up(max(microbatches, stages), step)
+        remedy = f"the next size of axis {name!r} that fits is {round_up(size, next_count * shards)}"
+    raise make_error(ValueError, f"{problem}; {remedy}")

@@ -91,6 +91,7 @@ def map_shards(
     out_names: Sequence[Names],
     *,
     check_vma: bool = True,
+    divides_mapped: bool = False,
 ) -> tuple[Any, ...]:
     """Calls a function of plain arrays on the shards that each device holds of them.
 
@@ -102,15 +103,20 @@ def map_shards(
         names: For each array the names by which it is sharded. The name "" stands for an axis that must not be.
         out_names: For each result of the function the names by which it is sharded.
         check_vma: As for `jax.shard_map`.
+        divides_mapped: Whether each device gets its own slices, too, of an axis that a `vmap` maps over a mesh axis.
+            That is for operations such as `ragged_dot`, for which JAX has no rules then. There are no gradients within
+            the `vmap`, only around it.
     """
     with use_operand_layout(names, arrays):
         layout = find_layout(names, [array.shape for array in arrays])
         arrays = [reshard_by_name(array, array_names) for array, array_names in zip(arrays, names, strict=True)]
     if layout.mesh is None:
         return fn({}, *arrays)
-    # JAX 0.10.2 adds the mesh axis of a `vmap` to the types of some values and not of others, and then compares them.
-    check_vma = check_vma and not has_spmd_axes()
-    map_fn = _map_within_vmap if find_mapped_mesh_axes() else shard_map_by_name
+    map_fn = shard_map_by_name
+    if divides_mapped:
+        # JAX 0.10.2 adds Auto mesh axes of a `vmap` to the types of some values and not of others, and compares them.
+        check_vma = check_vma and not has_spmd_axes()
+        map_fn = _map_within_vmap if find_mapped_mesh_axes() else shard_map_by_name
     call = map_fn(functools.partial(fn, layout.mesh_axes), layout, names, out_names, check_vma=check_vma)
     return (call if is_tracing() else jax.jit(call))(*arrays)
 
@@ -118,10 +124,10 @@ def map_shards(
 def _map_within_vmap(
     fn: Callable[..., Any], layout: AxisLayout, names: Sequence[Names], out_names: Sequence[Names], *, check_vma: bool
 ) -> Callable[..., Any]:
-    """Returns what `shard_map_by_name` does, within a `vmap` over an Explicit mesh axis.
+    """Returns what `shard_map_by_name` does, within a `vmap` over an Explicit mesh axis, which it divides, too.
 
-    Each device gets its own slices, too. JAX would leave the mapped axis Explicit within the `shard_map`, where it
-    cannot tell how the results of operations such as `ragged_dot` are sharded.
+    JAX would leave the mapped axis Explicit within the `shard_map`, where it cannot tell how the results of operations
+    such as `ragged_dot` are sharded.
     """
     assert layout.mesh is not None
     mesh = layout.mesh

@@ -440,7 +440,8 @@ def _compute_ragged_dot(
             product = jax.lax.psum(product, summed_mesh_axes)
         return (product.reshape(row_count, *output_shape),)
 
-    return map_shards(multiply_shards, (x, weight, group_sizes), (x_names, weight_names, ("",)), (names,))[0]
+    operand_names = (x_names, weight_names, ("",))
+    return map_shards(multiply_shards, (x, weight, group_sizes), operand_names, (names,), divides_mapped=True)[0]
 
 
 MatrixProduct: TypeAlias = Callable[[Any, Any], Any]
@@ -870,6 +871,7 @@ class MixtureOfExperts(Layer):
             [array.array for array in operands],
             names,
             ((*tokens, ""), (), ("",), ("",), ()),
+            divides_mapped=True,
         )
         result = rearrange(with_array(x, mixed, operands[0].names), x.names)
         tokens_per_expert = named(counts, Experts)

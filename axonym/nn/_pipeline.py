@@ -13,15 +13,17 @@ first one needs in the next turn.
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .._jax_compat import take_mapped_slice
+from .._jax_compat import find_mapped_mesh_axes, take_mapped_slice
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis
 from ..named._axis_layout import MeshAxes, count_parts, get_entry_axes
 from ..named._base import get_plain_array, with_array
+from ..named._format import suggest_name
 from ..named._reduced_types import get_reduced_axes, set_reduced_axes
 from ..named._shape._flatten import flatten_axes, unflatten_axis
 from ..named._shape._rearrange import rearrange
@@ -33,7 +35,7 @@ from ..named._sharding import (
     mapping_context,
     reshard_by_name,
 )
-from ..named._stages import STAGE, PipelineSchedule, StagePlan
+from ..named._stages import STAGE, PipelineSchedule, StagePlan, make_schedule
 from ..named._static_result import is_array
 from ..named._traceback import make_error
 from ..named._transforms import (
@@ -80,7 +82,6 @@ def run_pipeline(
     Raises:
         ValueError: If no array of the carry has the axis of the microbatches, or its size does not fit.
     """
-    schedule = PipelineSchedule(plan.stages, plan.microbatches, repeats)
     StageBlock = Axis(Block.name, Block.size // (plan.stages * repeats))
     init_leaves, init_treedef = jax.tree.flatten(init, is_leaf=is_named_array)
     sliced = slice_args(arguments, Block, is_array_with_axes, "Stacked")
@@ -89,16 +90,10 @@ def run_pipeline(
     def is_split(leaf: Any) -> bool:
         return is_named_array(leaf) and plan.axis in leaf.names
 
-    if not any(map(is_split, init_leaves)):
-        raise make_error(
-            ValueError,
-            f"a pipeline along {Block} divides axis {plan.axis!r} into microbatches, which no array of the carry has; "
-            "name an axis of the carry in `microbatches`, or map the layer axis to None",
-        )
+    _check_carry(init_leaves, plan, Block)
     with mapping_context(plan.computing):
-        for leaf in filter(is_split, init_leaves):
-            shards = _count_shards(plan.axis)
-            schedule.check_batch(plan.axis, leaf.axis_size(plan.axis), shards)
+        size = next(leaf.axis_size(plan.axis) for leaf in init_leaves if is_split(leaf))
+        schedule = make_schedule(plan.stages, plan.microbatches, repeats, plan.axis, size, _count_shards(plan))
 
     # Arguments for each example go along with the carry.
     constants = [leaf for leaf, dim in sliced_leaves if dim is None and is_split(leaf)]
@@ -126,15 +121,17 @@ def run_pipeline(
     def run_turns(layers: list[NamedArray], feed: list[NamedArray]) -> Any:
         def run_turn(state: list[NamedArray], turn: NamedArray, feed: list[NamedArray]) -> Any:
             state = _advance(state, feed, turn, schedule)
-            works = jnp.clip(turn.array - jnp.arange(plan.stages), 0, schedule.works - 1)
-            works = NamedArray(reshard_by_name(works, (STAGE,)), (STAGE,))
+            numbers = NamedArray(reshard_by_name(turn.array - jnp.arange(plan.stages), (STAGE,)), (STAGE,))
+            works = with_array(numbers, jnp.clip(numbers.array, 0, schedule.works - 1))
+            is_used = with_array(numbers, numbers.array == works.array)
             selected = [_select_work(x, works, schedule) for x in layers]
             map_stages = vmap(run_stage, Axis(STAGE, plan.stages), args=(True, False))
-            carry, results = map_stages(works, selected, state)
+            used_state, used_layers = ([_stop_unused(x, is_used) for x in xs] for xs in (state, selected))
+            carry, results = map_stages(works, used_layers, used_state)
             return carry + state[len(carry) :], (carry, results)
 
         Turns = Axis(_TURN, schedule.turns)
-        # Whatever the first stage has received is replaced. Real values, since gradients of zeros may be NaN.
+        # Real values, since functions such as the logarithm may fail for zeros.
         state = [with_array(x, jax.lax.stop_gradient(x.array[0]), x.names[1:]) for x in feed]
         return scan(run_turn, Turns)(state, NamedArray(jnp.arange(Turns.size), (Turns,)), feed)[1]
 
@@ -143,6 +140,7 @@ def run_pipeline(
         feed = [_spread_over_turns(x, schedule) for x in parts]
     parameter_count = len(jax.tree.leaves(arguments[0][0], is_leaf=is_named_array))
     layers: list[NamedArray] = []
+    layer_leaves = [leaf for leaf, dim in sliced_leaves if dim is not None]
     for position, (leaf, dim) in enumerate(sliced_leaves):
         if dim is None:
             continue
@@ -154,16 +152,25 @@ def run_pipeline(
         with mapping_context(plan.gathering):
             layers.append(gather_parameter(x) if is_parameter else x)
     with mapping_context(plan.computing):
-        typed_layers = [_type_reduced(x, parts) for x in layers]
+        typed_layers = [
+            _type_reduced(x, parts) if is_named_array(leaf) else x for leaf, x in zip(layer_leaves, layers, strict=True)
+        ]
+        if any(get_reduced_axes(x.array) for x in typed_layers):
+            if not _has_gradients(run_turns, typed_layers, feed):
+                typed_layers = [with_array(x, set_reduced_axes(x.array, ())) for x in layers]
         try:
             carries, results = run_turns(typed_layers, feed)
-        except Exception:
-            if not any(get_reduced_axes(x.array) for x in typed_layers):
-                raise
-            # JAX lacks a rule for these types, in words that differ; a fault of a layer is raised here.
-            untyped_layers = [with_array(x, set_reduced_axes(x.array, ())) for x in layers]
-            carries, results = run_turns(untyped_layers, feed)
-        carries = [_merge_batch(_take_last_stage(x, schedule), plan, is_carry=True) for x in carries]
+        except ValueError as error:
+            if repr(plan.axis) in str(error):
+                error.add_note(
+                    f"In a pipeline, axis {plan.axis!r} of arrays is a microbatch; pass arrays that have it as "
+                    "arguments of the layers, not from around them."
+                )
+            raise
+        carries = [_take_last_stage(x, schedule) for x in carries]
+        carries = [
+            _merge_batch(x, plan) if plan.axis in x.names else _merge_shared(x, adds_integers=False) for x in carries
+        ]
         results = jax.tree.map(
             lambda leaf: _collect_results(leaf, schedule, plan, Block) if is_array(get_plain_array(leaf)) else leaf,
             results,
@@ -173,9 +180,29 @@ def run_pipeline(
     return jax.tree.unflatten(init_treedef, carries), results
 
 
-def _count_shards(name: str) -> int:
-    """Returns into how many parts the active mapping shards an axis whose size fits."""
-    sharding = get_sharding((name,), (0,))
+def _check_carry(leaves: list[Any], plan: StagePlan, Block: Axis) -> None:
+    names = [name for leaf in leaves if is_named_array(leaf) for name in leaf.names]
+    if plan.axis not in names:
+        has_names = f"its axes are {', '.join(map(repr, dict.fromkeys(names)))}" if names else "it has no named arrays"
+        raise make_error(
+            ValueError,
+            f"a pipeline along {Block} divides axis {plan.axis!r} into microbatches, which no array of the carry has: "
+            f"{has_names}{suggest_name(plan.axis, names)}; name an axis of the carry in `microbatches`, or map the "
+            "layer axis to None",
+        )
+    if any(map(is_random_key, leaves)):
+        raise make_error(
+            TypeError,
+            f"a pipeline along {Block} cannot carry a random key from layer to layer; pass keys as arguments, which "
+            "are folded for each layer and microbatch",
+        )
+
+
+def _count_shards(plan: StagePlan) -> int:
+    """Returns over how many devices each microbatch has to be divisible."""
+    sharding = get_sharding((plan.axis,), (0,))
+    if plan.is_uneven_replicated:
+        return 1
     return 1 if sharding is None else count_parts(get_entry_axes(sharding.spec.partitions[0]), sharding.mesh)
 
 
@@ -195,6 +222,13 @@ def _restore_leaf(leaf: Any, x: NamedArray) -> Any:
 def _split_layers(x: NamedArray, schedule: PipelineSchedule, StageBlock: Axis, is_parameter: bool) -> NamedArray:
     """Returns an array whose first axis, that of the layers, is divided into stages, groups and layers of a group."""
     Stages, Groups = Axis(STAGE, schedule.stages), Axis(_GROUP, schedule.repeats)
+    if get_reduced_axes(x.array):  # by `microbatch` around this; JAX 0.10.2 has no rule for a reshape of such arrays
+        sizes = (schedule.stages, schedule.repeats, StageBlock.size, *x.array.shape[1:])
+        sharding = jax.typeof(x.array).sharding
+        entry, *entries = sharding.spec.partitions
+        spec = PartitionSpec(entry, None, None, *entries, reduced=sharding.spec.reduced)
+        array = jax.lax.reshape(x.array, sizes, out_sharding=NamedSharding(sharding.mesh, spec))
+        return with_array(x, array, (STAGE, _GROUP, *x.names))
     if is_parameter or schedule.repeats == 1:
         return constrain_sharding(unflatten_axis(x, x.names[0], (Stages, Groups, StageBlock)))
     x = unflatten_axis(x, x.names[0], (Groups, Axis("axonym order", schedule.stages), StageBlock))
@@ -216,7 +250,9 @@ def _split_batch(x: NamedArray, plan: StagePlan) -> NamedArray:
 def _type_reduced(x: NamedArray, parts: list[NamedArray]) -> NamedArray:
     """Returns a parameter typed so that its gradient is added up over the devices of the batch after the last turn."""
     mesh = jax.sharding.get_abstract_mesh()
-    if any(axis_type != AxisType.Explicit for axis_type in mesh.axis_types) or not jnp.issubdtype(x.dtype, jnp.inexact):
+    is_explicit = all(axis_type == AxisType.Explicit for axis_type in mesh.axis_types)
+    # JAX 0.10.2 lacks rules of `vmap` over a mesh axis, as in `diloco`, for these types.
+    if not is_explicit or find_mapped_mesh_axes() or not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     mesh_axes = set(get_reduced_axes(x.array))
     for part in parts:
@@ -226,12 +262,29 @@ def _type_reduced(x: NamedArray, parts: list[NamedArray]) -> NamedArray:
     return with_array(x, set_reduced_axes(x.array, mesh_axes))
 
 
+def _has_gradients(run_turns: Callable[..., Any], layers: list[NamedArray], feed: list[NamedArray]) -> bool:
+    """Returns whether JAX has rules for all that layers do with parameters of these types, in both passes."""
+
+    def differentiate(layers: list[NamedArray], feed: list[NamedArray]) -> Any:
+        def select_floats(layers: list[NamedArray], feed: list[NamedArray]) -> Any:
+            return eqx.filter(run_turns(layers, feed), eqx.is_inexact_array)
+
+        results, transpose = eqx.filter_vjp(select_floats, layers, feed)
+        return eqx.filter(transpose(results), eqx.is_array)
+
+    try:
+        eqx.filter_eval_shape(differentiate, layers, feed)
+    except Exception:  # in words that differ; a fault of a layer is raised by the caller
+        return False
+    return True
+
+
 def _spread_over_turns(x: NamedArray, schedule: PipelineSchedule) -> NamedArray:
     """Returns the microbatches at the turns in which they enter the first stage; elsewhere there are zeros.
 
     They have the axis of stages, or each turn would add up their gradients over the stages.
     """
-    stages, microbatches, repeats = schedule
+    stages, microbatches, repeats = schedule.stages, schedule.microbatches, schedule.repeats
     names, shape = (_PART, STAGE, *x.names[1:]), (microbatches, stages, *x.array.shape[1:])
     dims = [dim for dim in range(len(shape)) if dim != 1]
     array = jax.lax.broadcast_in_dim(x.array, shape, dims, out_sharding=get_out_sharding(names, shape))
@@ -262,6 +315,19 @@ def _advance(
     return [with_array(x, array) for x, array in zip(state, advanced, strict=True)]
 
 
+def _stop_unused(x: NamedArray, is_used: NamedArray) -> NamedArray:
+    """Returns an array that has no gradient in stages whose results nobody uses.
+
+    Layers run there with values that they were not meant for. Their gradients, infinite perhaps, times the zeros of
+    those of the results would be NaN.
+    """
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    sharding = get_out_sharding(x.names, x.array.shape)
+    is_used_array = jax.lax.broadcast_in_dim(is_used.array, x.array.shape, (0,), out_sharding=sharding)
+    return with_array(x, jax.lax.select(is_used_array, x.array, jax.lax.stop_gradient(x.array)))
+
+
 def _select_work(x: NamedArray, works: NamedArray, schedule: PipelineSchedule) -> NamedArray:
     """Returns what the layers of each stage have for its work: those of a group, and of a microbatch."""
     dim = x.names.index(_GROUP)
@@ -288,7 +354,7 @@ def _select_work(x: NamedArray, works: NamedArray, schedule: PipelineSchedule) -
 
 def _take_last_stage(x: NamedArray, schedule: PipelineSchedule) -> NamedArray:
     """Returns what the last stage has computed of each microbatch with its last group of layers."""
-    stages, microbatches, repeats = schedule
+    stages, microbatches, repeats = schedule.stages, schedule.microbatches, schedule.repeats
 
     def take(mesh_axes: MeshAxes, array: Any) -> tuple[Any]:
         array = array[stages - 1 :, 0]
@@ -296,31 +362,40 @@ def _take_last_stage(x: NamedArray, schedule: PipelineSchedule) -> NamedArray:
             array = array.reshape(-1, repeats, stages, *array.shape[1:])[:, -1]
             array = array.reshape(microbatches, *array.shape[2:])
         is_last = jax.lax.axis_index(mesh_axes[STAGE]) == stages - 1
-        return (jax.lax.psum(jnp.where(is_last, array, jnp.zeros_like(array)), mesh_axes[STAGE]),)
+        total = jax.lax.psum(jnp.where(is_last, array, jnp.zeros_like(array)), mesh_axes[STAGE])
+        return (total.astype(array.dtype),)  # booleans are added up as integers
 
     names = (_PART, *x.names[2:])
     [array] = map_shards(take, [x.array], [x.names], [names])
     return with_array(x, array, names)
 
 
-def _merge_batch(x: NamedArray, plan: StagePlan, is_carry: bool) -> NamedArray:
-    """Returns an array with the examples of all microbatches.
+def _merge_batch(x: NamedArray, plan: StagePlan) -> NamedArray:
+    """Returns an array with the examples of all microbatches, in the order of its axes."""
+    names = [name for name in x.names if name != _PART]
+    place = names.index(plan.axis) + 1
+    x = rearrange(x, (*names[:place], _PART, *names[place:]))
+    return flatten_axes(x, (plan.axis, _PART), plan.axis)
 
-    Without the axis of examples it is averaged over the microbatches; integers are added up, or those of a carry, which
-    all microbatches share, stay as they are.
+
+def _merge_shared(x: NamedArray, *, adds_integers: bool) -> NamedArray:
+    """Returns an array without the axis of examples: the average over microbatches, and for booleans, whether any is.
+
+    Integers are added up, as counts among the results, or are those of the last microbatch, as a number of the layer in
+    the carry.
     """
-    if plan.axis in x.names:
-        return flatten_axes(x, (plan.axis, _PART), plan.axis)
     if jnp.issubdtype(x.dtype, jnp.inexact):
         return x.mean(_PART)
-    return x[_PART, -1] if is_carry else x.sum(_PART)
+    if x.dtype == jnp.bool_:
+        return x.any(_PART)
+    return x.sum(_PART).astype(x.dtype) if adds_integers else x[_PART, -1]
 
 
 def _collect_results(leaf: Any, schedule: PipelineSchedule, plan: StagePlan, Block: Axis) -> Any:
     """Returns the results of all layers, from those of each turn."""
     x = _name_leaf(leaf)
     x = with_array(x, x.array, (_TURN, STAGE, Block.name, *x.names[3:]))
-    stages, microbatches, repeats = schedule
+    stages, microbatches, repeats = schedule.stages, schedule.microbatches, schedule.repeats
 
     def collect(mesh_axes: MeshAxes, array: Any) -> tuple[Any]:
         stage = jax.lax.axis_index(mesh_axes[STAGE])
@@ -331,6 +406,6 @@ def _collect_results(leaf: Any, schedule: PipelineSchedule, plan: StagePlan, Blo
     axes = (Axis(_ROUND, rounds), Axis(_GROUP, repeats), Axis(_PART, microbatches // rounds))
     x = unflatten_axis(with_array(x, array), _TURN, axes)
     x = rearrange(flatten_axes(x, (_ROUND, _PART), _PART), (_GROUP, STAGE, Block.name, _PART, ...))
-    x = _merge_batch(x, plan, is_carry=False)
+    x = _merge_batch(x, plan) if plan.axis in x.names else _merge_shared(x, adds_integers=True)
     with mapping_context(plan.collecting):
         return _restore_leaf(leaf, constrain_sharding(flatten_axes(x, (_GROUP, STAGE, Block.name), Block.name)))

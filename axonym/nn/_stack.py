@@ -15,6 +15,7 @@ from ..named._arguments import check_integer
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, Names
 from ..named._axis_layout import round_up
+from ..named._base import is_traced, with_array
 from ..named._creation import zeros
 from ..named._field import HasLeadingAxes
 from ..named._format import format_value
@@ -389,8 +390,9 @@ class Stacked(LayerStack[M], HasLeadingAxes):
     def interleave(self, stages: int, repeats: int) -> Self:
         """Returns the layers stored in the order for a pipeline in which each stage has several groups of layers.
 
-        Layer `i` of group `g` of stage `s` is layer `i` of `stages * g + s` groups before it. With `repeats` groups the
-        stages wait less for each other, and microbatches are sent `repeats` times as often; see `PipelineSchedule`.
+        Group `g` of stage `s` has the layers of group number `stages * g + s`, counted in order. With `repeats` groups
+        the stages wait less for each other, and microbatches are sent `repeats` times as often; see
+        `PipelineSchedule`.
         Without a pipeline the layers are brought into their order, which takes a copy of their arrays.
 
         Args:
@@ -427,7 +429,11 @@ class Stacked(LayerStack[M], HasLeadingAxes):
 
         def reorder(x: Any) -> Any:
             if isinstance(x, NamedArray):
-                return constrain_sharding(take(x, self.Block, indices)) if x.has_axis(self.Block) else x
+                if not x.has_axis(self.Block):
+                    return x
+                reordered = constrain_sharding(take(x, self.Block, indices))
+                is_placed = not is_traced(x.array) and isinstance(x.array, jax.Array)
+                return with_array(x, jax.device_put(reordered.array, x.array.sharding)) if is_placed else reordered
             return x[indices] if is_array_with_axes(x) else x
 
         stacked = jax.tree.map(reorder, self.stacked, is_leaf=is_named_array)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 
 from ..named._axis import Names
-from ..named._axis_layout import count_parts, get_axes_of_type, get_entry_axes
+from ..named._axis_layout import count_parts, format_mesh_axes, get_axes_of_type, get_entry_axes, round_up
 from ..named._base import is_traced
 from ..named._cache import cached_plan, shared_object
 from ..named._format import format_value
@@ -116,19 +116,36 @@ class ActiveMapping(tuple[object]):
         if mesh is None or self.mapping.microbatches is None or not self.mapping.mesh_axes(name):
             return None
         [(axis, microbatches)] = self.mapping.microbatches.items()
-        (entry,) = resolve_spec((name,), (size,), self.mapping, mesh)
-        mesh_axes = get_entry_axes(entry)
+        is_manual = {axis: kind == AxisType.Manual for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)}
+        mesh_axes = tuple(axis for axis in self.mapping.mesh_axes(name) if not is_manual.get(axis, True))
         stages = count_parts(mesh_axes, mesh)
         if stages == 1:
             return None
+        if any(is_manual.values()):
+            raise make_error(
+                ValueError,
+                f"layers along {name!r} cannot be stages of a pipeline within `shard_map`, as `reduce_once=True` of "
+                f"`microbatch` uses it; map {name!r} to None, or leave the `shard_map` out",
+            )
+        if size % stages:
+            divisors = [count for count in range(2, size + 1) if size % count == 0]
+            raise make_error(
+                ValueError,
+                f"axis {name!r} of size {size} cannot be divided into {stages} stages over mesh axis "
+                f"{format_mesh_axes(mesh_axes, mesh)}; use {', '.join(map(str, divisors))} stages or "
+                f"{round_up(size, stages)} layers",
+            )
+        replicates_uneven = self.mapping.uneven == "replicate"
         stage_mapping = _assign_mesh_axes(self.mapping.merged({name: None}), STAGE, mesh_axes)
         computing = ActiveMapping(stage_mapping)
         collecting = ActiveMapping(_assign_mesh_axes(self.mapping, name, mesh_axes))
         if self.stored is None:
-            return StagePlan(stages, axis, microbatches, computing, computing, computing, collecting)
+            return StagePlan(stages, axis, microbatches, replicates_uneven, computing, computing, computing, collecting)
         stored = _assign_mesh_axes(self.stored, STAGE, mesh_axes)
         gathering = ActiveMapping(stage_mapping, stored)
-        return StagePlan(stages, axis, microbatches, ActiveMapping(stored), gathering, computing, collecting)
+        return StagePlan(
+            stages, axis, microbatches, replicates_uneven, ActiveMapping(stored), gathering, computing, collecting
+        )
 
 
 def _assign_mesh_axes(mapping: AxisMapping, name: str, mesh_axes: tuple[str, ...]) -> AxisMapping:

@@ -177,7 +177,7 @@ class Explanation(ShardedTree):
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as dictionaries, lists, strings, numbers and None, for tests and for files."""
         problems = {leaf.path: leaf.error for leaf in self.problems}
-        pipelines = {name: schedule._asdict() for name, schedule in self.pipelines.items()}
+        pipelines = {name: dataclasses.asdict(schedule) for name, schedule in self.pipelines.items()}
         fields = {"problems": problems, "near_misses": dict(self.near_misses), "pipelines": pipelines}
         return {**super().to_dict(), **fields}
 

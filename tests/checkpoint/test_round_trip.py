@@ -195,3 +195,5 @@ def test_layers_move_between_shards_and_stages(tmp_path: Path) -> None:
     like = jax.eval_shape(lambda: interleave(make_state(), 2, 2))
     back = nym.checkpoint.restore(tmp_path, like, mapping=sharded, mesh=nym.create_mesh((8,), ("data",)))
     assert_same(jax.device_get(interleave(back, 1, 1)), jax.device_get(state))
+    with pytest.raises(ValueError, match=r"interleaving is \(1, 1\) here and was \(2, 2\), so .* in another order"):
+        nym.checkpoint.restore(tmp_path, jax.eval_shape(make_state))

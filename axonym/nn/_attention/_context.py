@@ -388,8 +388,10 @@ def _attend_ring(ring: _Ring, operands: AttentionInputs, starts: BlockStarts) ->
 def _attend_ring_forward(ring: _Ring, operands: AttentionInputs, starts: BlockStarts) -> tuple[Any, Any]:
     def add_shard(state: Any, step: Any) -> tuple[Any, None]:
         averages, log_sums, keys = state
-        keys = ring.send(keys)
-        shard_averages, shard_log_sums = average_blocks(ring.axes, ring.place_keys(operands, keys, step), starts)
+        # As above: JAX would slice the queries for all pairs of blocks before this loop.
+        query, keys = jax.lax.optimization_barrier((operands.query, ring.send(keys)))
+        shard = ring.place_keys(dataclasses.replace(operands, query=query), keys, step)
+        shard_averages, shard_log_sums = average_blocks(ring.axes, shard, starts)
         total = logaddexp(log_sums, shard_log_sums)
         averages = averages * exp(log_sums - total) + shard_averages * exp(shard_log_sums - total)
         return (averages, total, keys), None
