@@ -187,8 +187,8 @@ def _check_carry(leaves: list[Any], plan: StagePlan, Block: Axis) -> None:
         raise make_error(
             ValueError,
             f"a pipeline along {Block} divides axis {plan.axis!r} into microbatches, which no array of the carry has: "
-            f"{has_names}{suggest_name(plan.axis, names)}; name an axis of the carry in `microbatches`, or map the "
-            "layer axis to None",
+            f"{has_names}; name one of the carry in `microbatches`, or map the layer axis to None"
+            f"{suggest_name(plan.axis, names)}",
         )
     if any(map(is_random_key, leaves)):
         raise make_error(
