@@ -230,6 +230,57 @@ def test_the_first_name_of_a_parameter_says_how_layers_compute():
         assert sizes[0] == factor * sizes[1] > 0
 
 
+def make_layers() -> dict[str, Any]:
+    """Returns layers that gather parameters in other ways than `Linear`, each with a function and its input."""
+    linear = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
+    Vocab, Height, Experts = nym.make_axes(vocab=32, height=8, expert=8)
+    ids, renamed = nym.arange(Batch), X.rename({"inputs": "embed"})
+    image = nym.random.normal(jax.random.key(4), (Batch, Height, Embed.alias("inputs")), dtype=jnp.float16)
+    tokens = nym.random.normal(jax.random.key(5), (Batch, Height, Embed), dtype=jnp.float16)
+    float8 = nym.quantization.quantize_linear_layers(linear, nym.quantization.Float8DotGeneral.init(4))
+    table = nym.nn.Embedding.init(Vocab, Embed, key=jax.random.key(1))
+    conv = nym.nn.Conv.init((Height,), Embed, Mlp, kernel_size=3, padding="SAME", key=jax.random.key(2))
+    mixture = nym.nn.MixtureOfExperts.init(Embed, Mlp, Experts, 2, key=jax.random.key(3))
+    return {
+        "float8": (float8, lambda layer: layer(renamed)),
+        "table": (table, lambda layer: layer.unembed(layer(ids))),
+        "fused loss": (table, lambda layer: nym.nn.fused_cross_entropy(renamed, layer.weight, ids, "embed", "vocab")),
+        "conv": (conv, lambda layer: layer(image.rename({"inputs": "embed"}))),
+        "mixture": (mixture, lambda layer: layer(tokens)[0]),
+    }
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+@pytest.mark.parametrize("name", ["float8", "table", "fused loss", "conv", "mixture"])
+def test_layers_do_with_a_precision_what_they_do_with_converted_parameters(name: str, axis_types: Any):
+    layer, apply = make_layers()[name]
+    precision = dataclasses.replace(HALF, reductions="float32" if axis_types == "explicit" else None)
+
+    def compute_loss(layer: Any) -> Any:
+        return nym.mean(apply(layer).astype(jnp.float32) ** 2).scalar()
+
+    def compute_loss_by_hand(layer: Any) -> Any:
+        return compute_loss(precision.cast_computing(layer))
+
+    mapping = {"batch": ("replica", "data"), "vocab": "model"}
+    with jax.set_mesh(make_mesh(axis_types)):
+        step = nym.fsdp(jax.value_and_grad(compute_loss), {**mapping, "embed": "data"}, mapping, precision=precision)
+        by_hand = nym.fsdp(jax.value_and_grad(compute_loss_by_hand), {**mapping, "embed": "data"}, mapping)
+        results = step(layer)
+        assert_close(results, by_hand(layer), 2e-3)
+    assert {x.dtype for x in jax.tree.leaves(results)} == {np.dtype(np.float32)}
+
+
+def test_another_precision_is_another_program():
+    layer = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
+    apply = jax.jit(lambda layer: layer(nym.ones(Embed, dtype=jnp.bfloat16)))
+    dtypes = []
+    for computing in ("bfloat16", "float32", "bfloat16"):
+        with nym.axis_mapping(precision=nym.Precision(computing=computing)):
+            dtypes.append(apply(layer).dtype)
+    assert dtypes == [jnp.bfloat16, np.float32, jnp.bfloat16]
+
+
 class Scale(eqx.Module):
     weight: jax.Array = nym.field(axis_names=("embed", "mlp"))
     offset: Any
