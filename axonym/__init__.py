@@ -339,6 +339,7 @@ from .partitioning import (
     MeshPartitionHelper as MeshPartitionHelper,
     PathShardingRule as PathShardingRule,
     PhysicalAxisSpec as PhysicalAxisSpec,
+    Precision as Precision,
     ResourceMapping as ResourceMapping,
     ResourceMappings as ResourceMappings,
     RoleShardingRule as RoleShardingRule,

@@ -51,8 +51,10 @@ def compute_loss(model: Transformer, inputs: NamedArray, targets: NamedArray) ->
     return nym.nn.cross_entropy_loss(model(inputs), "vocab", targets).scalar()
 
 
-def make_train_step(optimizer: Any, gather_dtype: str | None = None) -> Any:
-    @nym.fsdp(PARAMETERS, COMPUTE, gather_dtype=gather_dtype, donate_args=(True, True))
+def make_train_step(optimizer: Any, gather_dtype: str | None = None, compute_dtype: str | None = None) -> Any:
+    precision = nym.Precision(computing=compute_dtype)
+
+    @nym.fsdp(PARAMETERS, COMPUTE, gather_dtype=gather_dtype, precision=precision, donate_args=(True, True))
     def train_step(model: Transformer, state: Any, inputs: NamedArray, targets: NamedArray) -> Any:
         loss, gradients = jax.value_and_grad(compute_loss)(model, inputs, targets)
         updates, state = optimizer.update(gradients, state, model)
@@ -122,7 +124,7 @@ def train(
     args: argparse.Namespace, state: Any, optimizer: Any, loader: Any, held_out: Any, saves: Any, metrics: Metrics
 ) -> Any:
     """Runs the remaining steps; evaluates and saves four times, and saves at the end."""
-    train_step = make_train_step(optimizer, args.gather_dtype)
+    train_step = make_train_step(optimizer, args.gather_dtype, args.compute_dtype)
     eval_step = nym.fsdp(compute_loss, PARAMETERS, COMPUTE)
     with Interrupt() as interrupt, make_progress_bar() as bar:
         task = bar.add_task("", total=args.steps, completed=state["step"], loss=math.nan, speed=math.nan)
@@ -153,6 +155,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     add("--mesh", help="sizes of the mesh axes, such as data:4,model:2; -1 for the rest; default: model is 1 or 2")
     add("--axis-types", choices=["auto", "explicit"], default="auto", help="type of the mesh axes; default %(default)s")
     add("--gather-dtype", help="element type in which layers gather their weights, such as int8; default: float32")
+    add("--compute-dtype", help="element type in which layers compute, such as bfloat16; default: float32")
     add("--steps", type=int, default=240, help="number of steps; default %(default)s")
     add("--batch", type=int, default=32, help="sequences per step; default %(default)s")
     add("--seq", type=int, default=128, help="bytes per sequence; default %(default)s")

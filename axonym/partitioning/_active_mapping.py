@@ -16,14 +16,14 @@ from ..named._axis import Names
 from ..named._axis_layout import count_parts, format_mesh_axes, get_axes_of_type, get_entry_axes, round_up
 from ..named._base import is_traced
 from ..named._cache import cached_plan, shared_object
-from ..named._format import format_value
+from ..named._format import format_axes, format_value
 from ..named._named_call import format_scope
 from ..named._reduced_types import get_reduced_axes
 from ..named._sharding import mapping_context
 from ..named._stages import STAGE, StagePlan
 from ..named._traceback import make_error
 from ._active_mesh import MeshLike, get_abstract_mesh
-from ._gather import find_typed_axes, gather_reduced
+from ._gather import find_batch_axes, find_typed_axes, gather_reduced
 from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from ._placement import select_axis_type
 from ._resolve_spec import resolve_sharding, resolve_spec
@@ -57,6 +57,47 @@ class ActiveMapping(tuple[object]):
             return shard_array(array, names, self.mapping)
 
     def gather(self, array: Any, names: Names, may_be_reduced: bool) -> Any:
+        stored = self.mapping if self.stored is None else self.stored
+        gather_dtype = stored.find_gather_dtype(names)
+        if stored.precision is None:
+            return self._gather(array, names, may_be_reduced, gather_dtype)
+        dtype, sum_dtype = stored.precision.find_gather_dtypes(names, array.dtype)
+        gather = functools.partial(self._gather, names=names, may_be_reduced=may_be_reduced)
+        # Other parameters have gradients that are complete where they are computed.
+        if dtype == sum_dtype or not may_be_reduced or self.stored is None:
+            return gather(array.astype(dtype), gather_dtype=gather_dtype)
+
+        @jax.custom_jvp
+        def gather_in_dtype(array: Any) -> Any:
+            return gather(array.astype(dtype), gather_dtype=gather_dtype)
+
+        @gather_in_dtype.defjvp
+        def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+            self._check_reductions(names, sum_dtype)
+            # Backward, a gradient is converted to `sum_dtype` before the transpose of the gather adds it up.
+            tangent = gather(tangents[0].astype(sum_dtype), gather_dtype=None).astype(dtype)
+            return gather_in_dtype(*primals), tangent
+
+        return gather_in_dtype(array)
+
+    def _check_reductions(self, names: Names, dtype: Any) -> None:
+        """Raises an error if the compiler adds up gradients where they are computed, in the type that they have."""
+        mesh = get_abstract_mesh()
+        if mesh is None or self.stored is None or find_typed_axes(self.mapping, self.stored, mesh):
+            return
+        manual_axes = get_axes_of_type(mesh, AxisType.Manual)
+        for axis in find_batch_axes(self.mapping, self.stored, mesh).difference(manual_axes):
+            if mesh.shape[axis] > 1:
+                raise make_error(
+                    ValueError,
+                    f"`reductions` of a `Precision` asks for sums in {dtype} of the gradient of {format_axes(names)}, "
+                    f"and on the mesh {format_axes(mesh.axis_names, tuple(mesh.shape.values()))} the compiler adds up "
+                    "gradients where they are computed; make all mesh axes Explicit with `axis_types='explicit'`, or "
+                    "leave `reductions` out.",
+                )
+
+    def _gather(self, array: Any, names: Names, may_be_reduced: bool, gather_dtype: Any) -> Any:
+        """Returns a parameter gathered in few bits if `gather_dtype` is not None; layers get it in its own type."""
         if self.stored is None or self.stored == self.mapping:
             # `microbatch` types parameters before layers take them, so that these keep the type.
             reduced_axes = get_reduced_axes(array) if may_be_reduced and is_traced(array) else None
@@ -82,15 +123,14 @@ class ActiveMapping(tuple[object]):
                 # With those over which `microbatch` has typed it.
                 batch_axes = find_typed_axes(self.mapping, self.stored, mesh) | get_reduced_axes(array)
             gather = functools.partial(self._gather_exactly, names=names, mesh=mesh, batch_axes=batch_axes)
-            dtype = self.stored.find_gather_dtype(names)
-            if dtype is None:
+            if gather_dtype is None:
                 return gather(array)
             stored = jax.typeof(array).sharding
             if AxisType.Auto in mesh.axis_types:
                 # As above, a slice need not be divisible; then it is not constrained.
                 stored = resolve_sharding(names, array.shape, self.stored.merged({}, uneven="replicate"), mesh)
             computing = resolve_sharding(names, array.shape, self.mapping, mesh)
-            return gather_rounded(array, stored, computing, dtype, batch_axes, gather)
+            return gather_rounded(array, stored, computing, gather_dtype, batch_axes, gather)
 
     def _gather_exactly(self, array: Any, names: Names, mesh: MeshLike, batch_axes: frozenset[str]) -> Any:
         if batch_axes:
@@ -193,13 +233,15 @@ class axis_mapping(contextlib.ContextDecorator):
         fallback: A sharding rule for plain arrays: a `ShardingRule`, or any hashable object whose `apply(array)`
             returns a `PartitionSpec`; see `AxisMapping`.
         uneven: What happens to an axis whose size is not divisible: `"error"`, or `"replicate"` to replicate it.
+        precision: A `Precision`, in whose type for computing layers use parameters; see `AxisMapping`.
         microbatches: Into how many microbatches a pipeline divides an axis, as in `{"batch": 8}`; see `AxisMapping`.
         **entries: More entries, by keyword.
 
     Raises:
-        TypeError: If a name or a mesh axis is not a string, `merge` is not a boolean, or the decorated function is a
-            generator or asynchronous.
-        ValueError: If an entry names a mesh axis twice.
+        TypeError: If a name or a mesh axis is not a string, `merge` is not a boolean, `precision` is not a `Precision`,
+            or the decorated function is a generator or asynchronous.
+        ValueError: If an entry names a mesh axis twice, or `precision` computes or adds up gradients by patterns of
+            paths.
 
     Example:
         >>> import axonym as nym
@@ -217,6 +259,7 @@ class axis_mapping(contextlib.ContextDecorator):
         merge: bool = False,
         fallback: Any = None,
         uneven: Uneven | None = None,
+        precision: Any = None,
         microbatches: Mapping[str, int] | None = None,
         **entries: PhysicalAxisSpec | None,
     ) -> None:
@@ -232,11 +275,17 @@ class axis_mapping(contextlib.ContextDecorator):
             fallback = mapping.fallback if fallback is None else fallback
             uneven = uneven or mapping.uneven
             gather_dtype = mapping.gather_dtype
+            precision = mapping.precision if precision is None else precision
             microbatches = mapping.microbatches if microbatches is None else microbatches
         self._merge, self._fallback = merge, fallback
         self._uneven: Uneven | None = uneven
         self._mapping = AxisMapping(mapping).merged(
-            entries, fallback=fallback, uneven=uneven, gather_dtype=gather_dtype, microbatches=microbatches
+            entries,
+            fallback=fallback,
+            uneven=uneven,
+            gather_dtype=gather_dtype,
+            precision=precision,
+            microbatches=microbatches,
         )
         self._active = _ActiveManagers()
 
@@ -272,6 +321,7 @@ class axis_mapping(contextlib.ContextDecorator):
                 fallback=self._fallback,
                 uneven=self._uneven,
                 gather_dtype=mapping.gather_dtype,
+                precision=mapping.precision,
                 microbatches=mapping.microbatches,
             )
         manager = mapping_context(ActiveMapping(mapping))

@@ -16,6 +16,7 @@ from ..named._sharding import mapping_context
 from ._active_mesh import get_active_mesh
 from ._leaves import ShardedBy, require_complete_mapping
 from ._mapping import AxisMapping, GatherDtype, ResourceMapping, current_mapping
+from ._precision import Precision
 from ._resolve_spec import find_mapping
 from ._shard import shard_tree
 from .jit._named_jit import NamedJit, named_jit
@@ -32,6 +33,7 @@ def fsdp(
     compute_mapping: ResourceMapping,
     *,
     gather_dtype: GatherDtype | None = None,
+    precision: Precision | None = None,
     **options: Any,
 ) -> NamedJit[Args, R]: ...
 @overload
@@ -40,6 +42,7 @@ def fsdp(
     compute_mapping: ResourceMapping,
     *,
     gather_dtype: GatherDtype | None = None,
+    precision: Precision | None = None,
     **options: Any,
 ) -> Callable[[Callable[Args, R]], NamedJit[Args, R]]: ...
 def fsdp(  # pyright: ignore[reportInconsistentOverload]
@@ -48,6 +51,7 @@ def fsdp(  # pyright: ignore[reportInconsistentOverload]
     compute_mapping: Any = None,
     *,
     gather_dtype: GatherDtype | None = None,
+    precision: Precision | None = None,
     **options: Any,
 ) -> Any:
     """Compiles a function whose arguments and results are sharded one way and whose computation is sharded another.
@@ -71,6 +75,9 @@ def fsdp(  # pyright: ignore[reportInconsistentOverload]
             first that a parameter has applies. None sends parameters in their own type, as do those that have fewer
             bits. Layers get them in their own type again. Parameters themselves stay exact, and gradients are those of
             a gather without rounding. It is an option of `AxisMapping`, too, for `parameter_mapping`.
+        precision: A `Precision`. Layers convert each parameter to its type for computing before they gather it, so that
+            they send and compute in that type. Its gradient is added up in the type for reductions, and comes back in
+            the type of the parameter. It is an option of `AxisMapping`, too, for `parameter_mapping`.
         **options: The other options of `named_jit`. `in_axis_resources` and `out_axis_resources` replace
             `parameter_mapping` for arguments or results.
 
@@ -78,8 +85,10 @@ def fsdp(  # pyright: ignore[reportInconsistentOverload]
         A compiled function; see `named_jit`.
 
     Raises:
-        TypeError: If one of the two mappings is missing.
-        ValueError: If `gather_dtype` is another type, or is given together with `in_axis_resources`.
+        TypeError: If one of the two mappings is missing, or `precision` is not a `Precision`.
+        ValueError: If `gather_dtype` is another type, `precision` computes or adds up gradients by patterns of paths,
+            or one of both is given together with `in_axis_resources`. When called, if gradients are to be added up in
+            another type than that of computing on a mesh that is not all Explicit.
 
     Example:
         >>> import axonym as nym
@@ -99,13 +108,14 @@ def fsdp(  # pyright: ignore[reportInconsistentOverload]
     if len(mappings) != 2 or None in mappings:
         raise TypeError("`fsdp` takes two mappings: one for parameters, and one for computing.")
     parameter_mapping, compute_mapping = mappings
-    if gather_dtype is not None:
-        if "in_axis_resources" in options:
+    for option, value in (("gather_dtype", gather_dtype), ("precision", precision)):
+        if value is not None and "in_axis_resources" in options:
             raise ValueError(
-                "`in_axis_resources` replaces the `parameter_mapping` of `fsdp`, which `gather_dtype` belongs to; "
-                "write `AxisMapping(..., gather_dtype=...)` there."
+                f"`in_axis_resources` replaces the `parameter_mapping` of `fsdp`, which `{option}` belongs to; write "
+                f"`AxisMapping(..., {option}=...)` there."
             )
-        parameter_mapping = find_mapping(parameter_mapping).merged({}, gather_dtype=gather_dtype)
+    if gather_dtype is not None or precision is not None:
+        parameter_mapping = find_mapping(parameter_mapping).merged({}, gather_dtype=gather_dtype, precision=precision)
     options.setdefault("in_axis_resources", parameter_mapping)
     options.setdefault("out_axis_resources", parameter_mapping)
     return named_jit(fn, compute_mapping, **options)

@@ -53,12 +53,16 @@ class AxisMapping(Mapping[str, Any]):
         uneven: What happens to an axis whose size is not divisible by its mesh axes: `"error"`, or `"replicate"` to
             replicate it.
         gather_dtype: In which element type parameters that are stored by this mapping are gathered; see `fsdp`.
+        precision: A `Precision`, whose `computing` and `reductions` layers use: those of the mapping that parameters
+            are stored by under `fsdp`, of the active mapping elsewhere.
         microbatches: Into how many microbatches a pipeline divides an axis, as in `{"batch": 8}`. With it, layers of
             `Stacked` whose axis is mapped are the stages of a pipeline.
 
     Raises:
-        TypeError: If a name or a mesh axis is not a string, or the fallback is not a rule or not hashable.
-        ValueError: If an entry names a mesh axis twice, or `uneven` or `gather_dtype` is something else.
+        TypeError: If a name or a mesh axis is not a string, the fallback is not a rule or not hashable, or `precision`
+            is not a `Precision`.
+        ValueError: If an entry names a mesh axis twice, `uneven` or `gather_dtype` is something else, or `precision`
+            computes or adds up gradients by patterns of paths.
 
     Example:
         >>> from axonym.partitioning import AxisMapping
@@ -66,9 +70,10 @@ class AxisMapping(Mapping[str, Any]):
         True
     """
 
-    __slots__ = ("_axes", "_gather_dtype", "_hash", "_microbatches", "_replicated", "fallback", "uneven")
+    __slots__ = ("_axes", "_gather_dtype", "_hash", "_microbatches", "_replicated", "fallback", "precision", "uneven")
 
     fallback: Any
+    precision: Any
     uneven: Uneven
 
     def __init__(
@@ -78,6 +83,7 @@ class AxisMapping(Mapping[str, Any]):
         fallback: Any = None,
         uneven: Uneven = "error",
         gather_dtype: GatherDtype | None = None,
+        precision: Any = None,
         microbatches: Mapping[str, int] | None = None,
     ) -> None:
         check_uneven(uneven)
@@ -85,6 +91,7 @@ class AxisMapping(Mapping[str, Any]):
         axes = {name: value for name, value in mesh_axes.items() if value}
         gather_dtypes = _parse_gather_dtype(gather_dtype, tuple(mesh_axes))
         _check_fallback(fallback)
+        _check_precision(precision, tuple(mesh_axes))
         part_counts = _parse_microbatches(microbatches)
         set_slot = functools.partial(object.__setattr__, self)  # `__setattr__` raises
         set_slot("_axes", axes)
@@ -92,8 +99,9 @@ class AxisMapping(Mapping[str, Any]):
         set_slot("fallback", fallback)
         set_slot("uneven", uneven)
         set_slot("_gather_dtype", gather_dtypes)
+        set_slot("precision", precision)
         set_slot("_microbatches", part_counts)
-        set_slot("_hash", hash((frozenset(axes.items()), fallback, uneven, gather_dtypes, part_counts)))
+        set_slot("_hash", hash((frozenset(axes.items()), fallback, uneven, gather_dtypes, precision, part_counts)))
 
     def mesh_axes(self, name: str) -> tuple[str, ...]:
         """Returns the mesh axes of a named axis, none if it is not mapped."""
@@ -116,6 +124,7 @@ class AxisMapping(Mapping[str, Any]):
         fallback: Any = None,
         uneven: Uneven | None = None,
         gather_dtype: GatherDtype | None = None,
+        precision: Any = None,
         microbatches: Mapping[str, int] | None = None,
     ) -> "AxisMapping":
         """Returns this mapping with some entries replaced, or removed where they are None.
@@ -125,6 +134,7 @@ class AxisMapping(Mapping[str, Any]):
             fallback: Another fallback rule; this mapping's rule if None.
             uneven: What happens to uneven axes; as in this mapping if None.
             gather_dtype: In which element type parameters are gathered; as in this mapping if None.
+            precision: In which element types layers compute; as in this mapping if None.
             microbatches: Into how many microbatches a pipeline divides an axis; as in this mapping if None.
         """
         return AxisMapping(
@@ -132,6 +142,7 @@ class AxisMapping(Mapping[str, Any]):
             fallback=self.fallback if fallback is None else fallback,
             uneven=uneven or self.uneven,
             gather_dtype=self.gather_dtype if gather_dtype is None else gather_dtype,
+            precision=self.precision if precision is None else precision,
             microbatches=self.microbatches if microbatches is None else microbatches,
         )
 
@@ -163,8 +174,8 @@ class AxisMapping(Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         """Compares entries and options; a plain mapping is compared by its entries."""
         if isinstance(other, AxisMapping):
-            options = self.uneven, self.fallback, self._gather_dtype, self._microbatches
-            other_options = other.uneven, other.fallback, other._gather_dtype, other._microbatches
+            options = self.uneven, self.fallback, self._gather_dtype, self.precision, self._microbatches
+            other_options = other.uneven, other.fallback, other._gather_dtype, other.precision, other._microbatches
             return self._axes == other._axes and options == other_options
         return super().__eq__(other)
 
@@ -180,6 +191,7 @@ class AxisMapping(Mapping[str, Any]):
             "fallback": self.fallback,
             "uneven": self.uneven,
             "gather_dtype": self.gather_dtype,
+            "precision": self.precision,
             "microbatches": self.microbatches,
         }
         return functools.partial(AxisMapping, **options), (_get_mapping_entries(self),)
@@ -188,6 +200,7 @@ class AxisMapping(Mapping[str, Any]):
         options = "" if self.fallback is None else f", fallback={self.fallback!r}"
         options += "" if self.uneven == "error" else f", uneven={self.uneven!r}"
         options += "" if self.gather_dtype is None else f", gather_dtype={self.gather_dtype!r}"
+        options += "" if self.precision is None else f", precision={self.precision!r}"
         options += "" if self.microbatches is None else f", microbatches={self.microbatches!r}"
         return f"AxisMapping({dict(self)}{options})"
 
@@ -219,10 +232,14 @@ def _parse_gather_dtype(gather_dtype: Any, entries: tuple[str, ...]) -> Any:
     if not isinstance(gather_dtype, Mapping):
         return _check_gather_dtype(gather_dtype)
     for name in gather_dtype:
-        _check_name(name)
-        if name not in entries and (similar := [entry for entry in entries if is_typo(name, entry)]):
-            _warn_once(f"`gather_dtype` has axis {name!r}, and the mapping has {similar[0]!r}; correct the name")
+        check_name(name)
+        _warn_of_typo("gather_dtype", name, entries)
     return tuple([(name, _check_gather_dtype(dtype)) for name, dtype in gather_dtype.items()]) or None
+
+
+def _warn_of_typo(option: str, name: str, entries: tuple[str, ...]) -> None:
+    if name not in entries and (similar := [entry for entry in entries if is_typo(name, entry)]):
+        warn_once(f"`{option}` has axis {name!r}, and the mapping has {similar[0]!r}; correct the name")
 
 
 def _check_gather_dtype(gather_dtype: Any) -> Any:
@@ -239,6 +256,29 @@ def _check_gather_dtype(gather_dtype: Any) -> Any:
             f"these and None, not {format_value(gather_dtype)}.",
         )
     return dtype
+
+
+def _check_precision(precision: Any, entries: tuple[str, ...]) -> None:
+    """Raises an error of what is no `Precision` for layers, and warns of mistyped names."""
+    if precision is None:
+        return
+    if not callable(getattr(type(precision), "find_gather_dtypes", None)):
+        raise make_error(
+            TypeError,
+            f"`precision` is a `Precision`, such as `nym.Precision(computing='bfloat16')`, not "
+            f"{format_value(precision)}.",
+        )
+    for option in ("computing", "reductions"):
+        types = getattr(precision, option)
+        for key, _ in types if isinstance(types, tuple) else ():
+            if isinstance(key, str):
+                _warn_of_typo(option, key, entries)
+            elif key is not ...:
+                raise ValueError(
+                    f"pattern {key.pattern!r} in `{option}` of a `Precision` needs paths, and layers know only the "
+                    "names of their parameters; name axes, or convert parameters with `cast_computing` where the model "
+                    "is called"
+                )
 
 
 def _parse_microbatches(microbatches: Any) -> tuple[str, int] | None:
@@ -273,7 +313,7 @@ def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalA
     return {**dict.fromkeys(replicated), **(entries or {})}
 
 
-def _check_name(name: Any) -> None:
+def check_name(name: Any) -> None:
     if not isinstance(name, str):
         remedy = f"; use {name.name!r}" if isinstance(name, Axis) else ""
         raise make_error(
@@ -282,7 +322,7 @@ def _check_name(name: Any) -> None:
 
 
 def _parse_mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
-    _check_name(name)
+    check_name(name)
     if value is None:
         return ()
     axes = (value,) if isinstance(value, str) else value
@@ -335,7 +375,7 @@ def warn_unknown_name(name: str, mapping: AxisMapping) -> None:
     """Warns if a name without an entry in a mapping looks like the name of an entry."""
     for entry in mapping:
         if is_typo(name, entry):
-            _warn_once(
+            warn_once(
                 f"axis {name!r} is replicated: the mapping has no {name!r}, but has {entry!r}; correct the name, or "
                 f"map {name!r} to None"
             )
@@ -348,12 +388,12 @@ def warn_unknown_mesh_axes(mapping: AxisMapping, mesh: Mesh | AbstractMesh) -> N
             if axis in mesh.axis_names:
                 continue
             if name in mesh.axis_names:
-                _warn_once(
+                warn_once(
                     f"{describe_unknown_mesh_axis(name, axis, mesh)}, but it has {name!r}; a mapping goes from names "
                     f"to mesh axes: should {axis!r} be sharded over {name!r}?"
                 )
             elif any(is_typo(axis, mesh_axis, 3) for mesh_axis in mesh.axis_names):
-                _warn_once(f"{describe_unknown_mesh_axis(name, axis, mesh)}{suggest_name(axis, mesh.axis_names)}")
+                warn_once(f"{describe_unknown_mesh_axis(name, axis, mesh)}{suggest_name(axis, mesh.axis_names)}")
 
 
 def describe_unknown_mesh_axis(name: str, axis: str, mesh: Mesh | AbstractMesh) -> str:
@@ -363,5 +403,5 @@ def describe_unknown_mesh_axis(name: str, axis: str, mesh: Mesh | AbstractMesh) 
 
 
 @cached_plan
-def _warn_once(text: str) -> None:
+def warn_once(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=find_stacklevel())

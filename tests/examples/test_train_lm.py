@@ -76,6 +76,14 @@ def test_run_writes_metrics_plot_and_checkpoint(reference: Path):
     assert (reference / "checkpoints" / "6").is_dir()
 
 
+def test_layers_compute_in_fewer_bits(train_lm: Any, reference: Path, text: Path, tmp_path: Path):
+    options = ["--compute-dtype", "bfloat16", "--axis-types", "explicit"]
+    assert train_lm.main([*SMALL, "--text", str(text), "--out", str(tmp_path), *options]) == 0
+    losses, expected = read_losses(tmp_path), read_losses(reference)
+    np.testing.assert_allclose(losses, expected, atol=0.05)
+    assert losses != expected
+
+
 @pytest.fixture(scope="module")
 def saved_on_eight(train_lm: Any, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the folder of a run on the mesh data:8."""
