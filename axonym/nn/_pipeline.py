@@ -10,6 +10,7 @@ many microbatches as there are stages go around them all, before the next ones f
 first one needs in the next turn.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -323,9 +324,25 @@ def _stop_unused(x: NamedArray, is_used: NamedArray) -> NamedArray:
     """
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
-    sharding = get_out_sharding(x.names, x.array.shape)
-    is_used_array = jax.lax.broadcast_in_dim(is_used.array, x.array.shape, (0,), out_sharding=sharding)
-    return with_array(x, jax.lax.select(is_used_array, x.array, jax.lax.stop_gradient(x.array)))
+    return with_array(x, _mask_tangent(x.array, is_used.array, get_out_sharding(x.names, x.array.shape)))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _mask_tangent(array: Any, is_used: Any, sharding: Any) -> Any:
+    """Returns the array as it is. A `select` of arrays themselves would copy the parameters of a stage in each turn."""
+    return array
+
+
+@_mask_tangent.defjvp
+def _(sharding: Any, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    (array, is_used), (tangent, _) = primals, tangents
+
+    def mask(is_used: Any, tangent: Any) -> Any:
+        is_used_array = jax.lax.broadcast_in_dim(is_used, array.shape, (0,), out_sharding=sharding)
+        return jax.lax.select(is_used_array, tangent, jnp.zeros_like(tangent))
+
+    # Recomputed, or JAX would keep a mask as large as the parameters for each turn.
+    return array, jax.checkpoint(mask, prevent_cse=False)(is_used, tangent)
 
 
 def _select_work(x: NamedArray, works: NamedArray, schedule: PipelineSchedule) -> NamedArray:

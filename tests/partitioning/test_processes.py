@@ -211,52 +211,6 @@ def test_positions_that_processes_share():
     assert [f"done {process}" in output for process, output in enumerate(run(CONTEXT, 2, 2, timeout=240))] == [True] * 2
 
 
-STAGES = """
-import equinox as eqx
-import jax.numpy as jnp
-import numpy as np
-from jax.experimental import multihost_utils
-
-start()
-Embed, Mlp, Layers = nym.make_axes(embed=8, mlp=16, layers=4)
-
-class Block(eqx.Module):
-    up: nym.nn.Linear
-    down: nym.nn.Linear
-
-    @staticmethod
-    def init(key):
-        return Block(nym.nn.Linear.init(Embed, Mlp, key=key), nym.nn.Linear.init(Mlp, Embed, key=key))
-
-    def __call__(self, x):
-        return x + self.down(nym.nn.tanh(self.up(x)))
-
-def compute_loss(stack, x):
-    return nym.mean(stack.fold(x.rename({"inputs": "embed"})) ** 2).scalar()
-
-stack = nym.nn.Stacked.init(Layers, Block)(jax.random.split(jax.random.key(0), 4))
-x = nym.random.normal(jax.random.key(1), {"batch": 16, "inputs": 8})
-loss, gradients = jax.tree.map(np.asarray, jax.jit(jax.value_and_grad(compute_loss))(stack, x))
-stored = {"layers": "stage", "embed": "data", "batch": "data"}
-computing = nym.AxisMapping({"layers": "stage", "batch": "data"}, microbatches={"batch": 4})
-# Processes along `stage`, and along `data`.
-for names, axis_types, repeats in ((("stage", "data"), "explicit", 2), (("data", "stage"), "auto", 1)):
-    with jax.set_mesh(nym.create_mesh((2, 2), names, axis_types=axis_types)):
-        placed = nym.shard(jax.tree.map(np.asarray, (stack.interleave(2, repeats), x)), stored)
-        results = nym.fsdp(jax.value_and_grad(compute_loss), stored, computing)(*placed)
-        np.testing.assert_allclose(float(results[0]), loss, rtol=1e-5)
-        expected = jax.tree.leaves(gradients.interleave(2, repeats))
-        for result, value in zip(jax.tree.leaves(results[1]), expected, strict=True):
-            whole = multihost_utils.process_allgather(result, tiled=True)
-            np.testing.assert_allclose(whole, np.asarray(value), rtol=2e-5, atol=1e-6)
-print("done", PROCESS)
-"""
-
-
-def test_stages_in_several_processes():
-    assert [f"done {process}" in output for process, output in enumerate(run(STAGES, 2, 2, timeout=240))] == [True] * 2
-
-
 PARALLELISM = """
 import numpy as np
 
