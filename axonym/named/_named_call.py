@@ -26,6 +26,7 @@ from ._traceback import hide_library_frames
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_INTERNAL = "axonym "  # what the names of axes begin with that users never see
 _MAX_CHARACTERS = 120  # names of scopes are repeated for each operation of a program
 _UNSAFE_CHARACTERS = re.compile(r"[^\w .+-]")
 
@@ -181,6 +182,7 @@ def enter_function_scope(
 
 def format_scope(function: str, axes: tuple[str, ...], new_axes: tuple[str, ...] = ()) -> str:
     """Formats a function and its axes as the name of a scope, such as `dot(embed -> heads, head_dim)`."""
+    axes = tuple(axis for axis in axes if not str(axis).startswith(_INTERNAL))
     text = ", ".join(map(_clean_name, axes))
     if new_axes:
         text = f"{text} -> {', '.join(map(_clean_name, new_axes))}".lstrip()

@@ -25,6 +25,7 @@ from ..named._axis import Axis
 from ..named._axis_layout import MeshAxes, count_parts, get_entry_axes
 from ..named._base import get_plain_array, with_array
 from ..named._format import suggest_name
+from ..named._named_call import enter_function_scope
 from ..named._reduced_types import get_reduced_axes, set_reduced_axes
 from ..named._shape._flatten import flatten_axes, unflatten_axis
 from ..named._shape._rearrange import rearrange
@@ -139,19 +140,24 @@ def run_pipeline(
     with mapping_context(plan.computing):
         parts = [_split_batch(_name_leaf(leaf), plan) for leaf in moving_leaves]
         feed = [_spread_over_turns(x, schedule) for x in parts]
-    parameter_count = len(jax.tree.leaves(arguments[0][0], is_leaf=is_named_array))
+    parameter_scopes = [
+        jax.tree_util.keystr(path[:-1], simple=True, separator="/")
+        for path, _ in jax.tree_util.tree_leaves_with_path(arguments[0][0], is_leaf=is_named_array)
+    ]
     layers: list[NamedArray] = []
     layer_leaves = [leaf for leaf, dim in sliced_leaves if dim is not None]
     for position, (leaf, dim) in enumerate(sliced_leaves):
         if dim is None:
             continue
-        is_parameter = position < parameter_count
+        is_parameter = position < len(parameter_scopes)
         x = rearrange(_name_leaf(leaf), (_name_leaf(leaf).names[dim], ...))
         with mapping_context(plan.storing if is_parameter else plan.computing):
             x = _split_layers(x, schedule, StageBlock, is_parameter)
             x = _split_batch(x, plan) if is_split(x) else x
-        with mapping_context(plan.gathering):
-            layers.append(gather_parameter(x) if is_parameter else x)
+        if is_parameter:
+            with mapping_context(plan.gathering), jax.named_scope(parameter_scopes[position]):
+                x = gather_parameter(x)
+        layers.append(x)
     with mapping_context(plan.computing):
         typed_layers = [
             _type_reduced(x, parts) if is_named_array(leaf) else x for leaf, x in zip(layer_leaves, layers, strict=True)
@@ -312,7 +318,8 @@ def _advance(
 
     names = [x.names for x in state]
     arrays = [is_new, *(x.array for x in state), *(x.array for x in feed)]
-    advanced = map_shards(advance, arrays, [(), *names, *names], names)
+    with enter_function_scope("send", ("stages",)):
+        advanced = map_shards(advance, arrays, [(), *names, *names], names)
     return [with_array(x, array) for x, array in zip(state, advanced, strict=True)]
 
 
@@ -383,7 +390,8 @@ def _take_last_stage(x: NamedArray, schedule: PipelineSchedule) -> NamedArray:
         return (total.astype(array.dtype),)  # booleans are added up as integers
 
     names = (_PART, *x.names[2:])
-    [array] = map_shards(take, [x.array], [x.names], [names])
+    with enter_function_scope("last", ("stages",)):
+        [array] = map_shards(take, [x.array], [x.names], [names])
     return with_array(x, array, names)
 
 

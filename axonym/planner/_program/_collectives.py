@@ -90,6 +90,8 @@ class Collective:
             return f"gathers a parameter, stored with {names} sharded over {mesh_axes}, for its use"
         if self.kind == "all-gather":
             return f"makes {names}, sharded over {mesh_axes}, whole for {self.operation or 'what follows'}"
+        if self.kind == "collective-permute" and self.operation.startswith(("ppermute", "send(")):
+            return f"sends arrays from each part of {mesh_axes} to another, as the program says"
         return f"moves {names} between the parts of {mesh_axes}: an array is needed in another sharding than it has"
 
 
