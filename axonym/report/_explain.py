@@ -590,8 +590,10 @@ def _find_pipelines(tree: Any, mapping: AxisMapping, mesh: MeshLike) -> dict[str
         if not isinstance(stack, _LayerStack):
             continue
         stages = count_parts((axis for axis in mapping.mesh_axes(stack.Block.name) if axis in mesh.shape), mesh)
-        _, repeats = getattr(stack, "interleaving", (1, 1))
-        is_enough = microbatches >= stages and (repeats == 1 or microbatches % stages == 0)
+        stored_stages, repeats = getattr(stack, "interleaving", (1, 1))
+        is_enough = microbatches >= stages
+        if repeats > 1:
+            is_enough = is_enough and microbatches % stages == 0 and stored_stages == stages
         if stages > 1 and stack.Block.size % (stages * repeats) == 0 and is_enough:
             pipelines[stack.Block.name] = PipelineSchedule(stages, microbatches, repeats)
     return pipelines
