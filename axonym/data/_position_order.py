@@ -51,8 +51,10 @@ class PositionOrder:
             ValueError: If the batch is not a dict or has that entry, or no array has the axis, or one another size.
         """
         if not isinstance(batch, dict) or "positions" in batch:
-            shown = "one that has it" if isinstance(batch, dict) else format_value(batch)
-            raise ValueError(f"the loader adds 'positions' to each batch, a dict without that key, and got {shown}")
+            description = "one that has it" if isinstance(batch, dict) else format_value(batch)
+            raise ValueError(
+                f"the loader adds 'positions' to each batch, a dict without that key, and got {description}"
+            )
         leaves, treedef = jax.tree_util.tree_flatten_with_path(batch, is_leaf=is_named_array)
         if not any(is_named_array(leaf) and self._name in leaf.names for _, leaf in leaves):
             raise ValueError(f"no array of the batch has the axis {self._name!r} of `positions`")

@@ -78,12 +78,8 @@ class PipelineSchedule:
                 f"`PipelineSchedule` takes numbers of stages, microbatches and groups from 1 on, not {numbers}",
             )
         if self.repeats > 1 and self.microbatches % self.stages:
-            raise make_error(
-                ValueError,
-                f"a pipeline of {self.stages} stages with {self.repeats} groups of layers each needs a multiple of "
-                f"{self.stages} microbatches, not {self.microbatches}; the next one is "
-                f"{round_up(self.microbatches, self.stages)}",
-            )
+            problem = _describe_multiple(self.stages, self.microbatches, self.repeats)
+            raise make_error(ValueError, f"{problem}; the next one is {round_up(self.microbatches, self.stages)}")
 
     @property
     def works(self) -> int:
@@ -124,6 +120,18 @@ class PipelineSchedule:
         return "\n".join(lines)
 
 
+def _describe_multiple(stages: int, microbatches: int, repeats: int) -> str:
+    return (
+        f"a pipeline of {stages} stages with {repeats} groups of layers each needs a multiple of {stages} "
+        f"microbatches, not {microbatches}"
+    )
+
+
+def has_enough_microbatches(stages: int, microbatches: int, repeats: int) -> bool:
+    """Returns whether a pipeline runs so many microbatches."""
+    return microbatches >= stages and (repeats == 1 or microbatches % stages == 0)
+
+
 def make_schedule(
     stages: int, microbatches: int, repeats: int, name: str, size: int, shards: int = 1
 ) -> PipelineSchedule:
@@ -141,7 +149,7 @@ def make_schedule(
         ValueError: If there are too few microbatches, or the axis cannot be divided into them.
     """
     step = 1 if repeats == 1 else stages
-    is_enough = microbatches >= stages and microbatches % step == 0
+    is_enough = has_enough_microbatches(stages, microbatches, repeats)
     if is_enough and size % (microbatches * shards) == 0:
         return PipelineSchedule(stages, microbatches, repeats)
     if is_enough:
@@ -150,10 +158,7 @@ def make_schedule(
     elif repeats == 1:
         problem = f"a pipeline of {stages} stages needs as many microbatches or more, not {microbatches}"
     else:
-        problem = (
-            f"a pipeline of {stages} stages with {repeats} groups of layers each needs a multiple of {stages} "
-            f"microbatches, not {microbatches}"
-        )
+        problem = _describe_multiple(stages, microbatches, repeats)
     counts = [count for count in range(stages, size + 1, step) if size % (count * shards) == 0]
     larger_counts = [count for count in counts if count >= microbatches]
     if counts:

@@ -1,7 +1,7 @@
 """Functions that run on the shards of each device, for layers that write the communication between devices."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -74,12 +74,19 @@ def shard_map_by_name(
         layout._replace(unreduced=axes).spec(array_names)
         for axes, array_names in zip(unreduced, out_names, strict=True)
     ]
+    return _map_over_mesh(fn, layout.mesh, map(layout.spec, names), out_specs, check_vma)
+
+
+def _map_over_mesh(
+    fn: Callable[..., Any], mesh: MeshLike, specs: Iterable[P], out_specs: Iterable[P], check_vma: bool
+) -> Callable[..., Any]:
+    """Returns `jax.shard_map` of a function over all mesh axes that are free."""
     return jax.shard_map(
         fn,
-        mesh=layout.mesh,
-        in_specs=tuple(map(layout.spec, names)),
+        mesh=mesh,
+        in_specs=tuple(specs),
         out_specs=tuple(out_specs),
-        axis_names=choose_manual_axes(layout.mesh),
+        axis_names=choose_manual_axes(mesh),
         check_vma=check_vma,
     )
 
@@ -133,21 +140,10 @@ def _map_within_vmap(
     mesh = layout.mesh
     specs, out_specs = [*map(layout.spec, names)], [*map(layout.spec, out_names)]
 
-    def map_slices(fn: Callable[..., Any], specs: Any, out_specs: Any, arrays: Any) -> Any:
-        mapped = jax.shard_map(
-            fn,
-            mesh=mesh,
-            in_specs=tuple(specs),
-            out_specs=tuple(out_specs),
-            axis_names=choose_manual_axes(mesh),
-            check_vma=check_vma,
-        )
-        return mapped(*arrays)
-
     @jax.custom_batching.custom_vmap
     def call(*arrays: Any) -> Any:
         with use_mapped_mesh_axes():
-            return map_slices(fn, specs, out_specs, arrays)
+            return _map_over_mesh(fn, mesh, specs, out_specs, check_vma)(*arrays)
 
     @call.def_vmap
     def call_mapped(size: int, is_mapped: Sequence[bool], *arrays: Any) -> tuple[Any, Any]:
@@ -165,7 +161,8 @@ def _map_within_vmap(
 
         count = 1 if entry is None else count_parts(get_entry_axes(entry), mesh)
         fn_slices = call_slice if count == size else fn_mapped
-        results = map_slices(fn_slices, mapped_specs, [P(entry, *spec) for spec in out_specs], arrays)
+        mapped_out_specs = [P(entry, *spec) for spec in out_specs]
+        results = _map_over_mesh(fn_slices, mesh, mapped_specs, mapped_out_specs, check_vma)(*arrays)
         return results, (True,) * len(out_names)
 
     return call

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from .._jax_compat import find_platform
 from ..named._arguments import check_choice, check_dtype, check_function, check_number
 from ..named._array import NamedArray
 from ..named._axis import (
@@ -675,8 +676,7 @@ def exchange_rows(rows: Any, size: int, sent: RowSlices, received: RowSlices, me
         mesh_axes: The mesh axes.
     """
     # `jax.lax.platform_dependent` would lose the mesh axis of a `vmap` around this.
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    if (jax.default_backend() if device is None else device.platform) != "cpu":
+    if find_platform() != "cpu":
         output = vary_like(jnp.zeros((size, *rows.shape[1:]), rows.dtype), rows)
         slices = (array.reshape(-1) for array in (*sent, received.sizes))
         return jax.lax.ragged_all_to_all(rows, output, *slices, axis_name=mesh_axes)

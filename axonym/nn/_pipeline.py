@@ -17,7 +17,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType
 
 from .._jax_compat import find_mapped_mesh_axes, take_mapped_slice
 from ..named._array import NamedArray, is_named_array
@@ -26,7 +26,7 @@ from ..named._axis_layout import MeshAxes, count_parts, get_entry_axes
 from ..named._base import get_plain_array, with_array
 from ..named._format import suggest_name
 from ..named._named_call import enter_function_scope
-from ..named._reduced_types import get_reduced_axes, set_reduced_axes
+from ..named._reduced_types import get_reduced_axes, set_reduced_axes, split_first_dim
 from ..named._shape._flatten import flatten_axes, unflatten_axis
 from ..named._shape._rearrange import rearrange
 from ..named._sharding import (
@@ -150,7 +150,8 @@ def run_pipeline(
         if dim is None:
             continue
         is_parameter = position < len(parameter_scopes)
-        x = rearrange(_name_leaf(leaf), (_name_leaf(leaf).names[dim], ...))
+        x = _name_leaf(leaf)
+        x = rearrange(x, (x.names[dim], ...))
         with mapping_context(plan.storing if is_parameter else plan.computing):
             x = _split_layers(x, schedule, StageBlock, is_parameter)
             x = _split_batch(x, plan) if is_split(x) else x
@@ -159,12 +160,14 @@ def run_pipeline(
                 x = gather_parameter(x)
         layers.append(x)
     with mapping_context(plan.computing):
+        batch_axes = _find_batch_axes(parts)
         typed_layers = [
-            _type_reduced(x, parts) if is_named_array(leaf) else x for leaf, x in zip(layer_leaves, layers, strict=True)
+            _type_reduced(x, batch_axes) if is_named_array(leaf) else x
+            for leaf, x in zip(layer_leaves, layers, strict=True)
         ]
-        if any(get_reduced_axes(x.array) for x in typed_layers):
-            if not _has_gradients(run_turns, typed_layers, feed):
-                typed_layers = [with_array(x, set_reduced_axes(x.array, ())) for x in layers]
+        is_typed = any(get_reduced_axes(x.array) for x in typed_layers)
+        if is_typed and not _has_gradients(run_turns, typed_layers, feed):
+            typed_layers = [with_array(x, set_reduced_axes(x.array, ())) for x in layers]
         try:
             carries, results = run_turns(typed_layers, feed)
         except ValueError as error:
@@ -175,9 +178,7 @@ def run_pipeline(
                 )
             raise
         carries = [_take_last_stage(x, schedule) for x in carries]
-        carries = [
-            _merge_batch(x, plan) if plan.axis in x.names else _merge_shared(x, adds_integers=False) for x in carries
-        ]
+        carries = [_merge_parts(x, plan, adds_integers=False) for x in carries]
         results = jax.tree.map(
             lambda leaf: _collect_results(leaf, schedule, plan, Block) if is_array(get_plain_array(leaf)) else leaf,
             results,
@@ -207,9 +208,9 @@ def _check_carry(leaves: list[Any], plan: StagePlan, Block: Axis) -> None:
 
 def _count_shards(plan: StagePlan) -> int:
     """Returns over how many devices each microbatch has to be divisible."""
-    sharding = get_sharding((plan.axis,), (0,))
     if plan.is_uneven_replicated:
         return 1
+    sharding = get_sharding((plan.axis,), (0,))
     return 1 if sharding is None else count_parts(get_entry_axes(sharding.spec.partitions[0]), sharding.mesh)
 
 
@@ -229,12 +230,8 @@ def _restore_leaf(leaf: Any, x: NamedArray) -> Any:
 def _split_layers(x: NamedArray, schedule: PipelineSchedule, StageBlock: Axis, is_parameter: bool) -> NamedArray:
     """Returns an array whose first axis, that of the layers, is divided into stages, groups and layers of a group."""
     Stages, Groups = Axis(STAGE, schedule.stages), Axis(_GROUP, schedule.repeats)
-    if get_reduced_axes(x.array):  # by `microbatch` around this; JAX 0.10.2 has no rule for a reshape of such arrays
-        sizes = (schedule.stages, schedule.repeats, StageBlock.size, *x.array.shape[1:])
-        sharding = jax.typeof(x.array).sharding
-        entry, *entries = sharding.spec.partitions
-        spec = PartitionSpec(entry, None, None, *entries, reduced=sharding.spec.reduced)
-        array = jax.lax.reshape(x.array, sizes, out_sharding=NamedSharding(sharding.mesh, spec))
+    if get_reduced_axes(x.array):  # by `microbatch` around this
+        array = split_first_dim(x.array, (schedule.stages, schedule.repeats, StageBlock.size))
         return with_array(x, array, (STAGE, _GROUP, *x.names))
     if is_parameter or schedule.repeats == 1:
         return constrain_sharding(unflatten_axis(x, x.names[0], (Stages, Groups, StageBlock)))
@@ -254,19 +251,24 @@ def _split_batch(x: NamedArray, plan: StagePlan) -> NamedArray:
     return constrain_sharding(rearrange(x, (_PART, ...)))
 
 
-def _type_reduced(x: NamedArray, parts: list[NamedArray]) -> NamedArray:
+def _find_batch_axes(parts: list[NamedArray]) -> set[str]:
+    """Returns the mesh axes over which microbatches are sharded."""
+    mesh_axes: set[str] = set()
+    for part in parts:
+        sharding = get_sharding(part.names, part.array.shape)
+        if sharding is not None:
+            mesh_axes.update(axis for entry in sharding.spec.partitions for axis in get_entry_axes(entry))
+    return mesh_axes
+
+
+def _type_reduced(x: NamedArray, batch_axes: set[str]) -> NamedArray:
     """Returns a parameter typed so that its gradient is added up over the devices of the batch after the last turn."""
     mesh = jax.sharding.get_abstract_mesh()
     is_explicit = all(axis_type == AxisType.Explicit for axis_type in mesh.axis_types)
     # JAX 0.10.2 lacks rules of `vmap` over a mesh axis, as in `diloco`, for these types.
     if not is_explicit or find_mapped_mesh_axes() or not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
-    mesh_axes = set(get_reduced_axes(x.array))
-    for part in parts:
-        sharding = get_sharding(part.names, part.array.shape)
-        if sharding is not None:
-            mesh_axes.update(axis for entry in sharding.spec.partitions for axis in get_entry_axes(entry))
-    return with_array(x, set_reduced_axes(x.array, mesh_axes))
+    return with_array(x, set_reduced_axes(x.array, batch_axes | get_reduced_axes(x.array)))
 
 
 def _has_gradients(run_turns: Callable[..., Any], layers: list[NamedArray], feed: list[NamedArray]) -> bool:
@@ -395,20 +397,18 @@ def _take_last_stage(x: NamedArray, schedule: PipelineSchedule) -> NamedArray:
     return with_array(x, array, names)
 
 
-def _merge_batch(x: NamedArray, plan: StagePlan) -> NamedArray:
-    """Returns an array with the examples of all microbatches, in the order of its axes."""
-    names = [name for name in x.names if name != _PART]
-    place = names.index(plan.axis) + 1
-    x = rearrange(x, (*names[:place], _PART, *names[place:]))
-    return flatten_axes(x, (plan.axis, _PART), plan.axis)
+def _merge_parts(x: NamedArray, plan: StagePlan, *, adds_integers: bool) -> NamedArray:
+    """Returns an array with the examples of all microbatches, in the order of its axes.
 
-
-def _merge_shared(x: NamedArray, *, adds_integers: bool) -> NamedArray:
-    """Returns an array without the axis of examples: the average over microbatches, and for booleans, whether any is.
-
-    Integers are added up, as counts among the results, or are those of the last microbatch, as a number of the layer in
-    the carry.
+    Without the axis of examples it is the average over microbatches, and for booleans, whether any is true. Integers
+    are added up, as counts among the results, or are those of the last microbatch, as a number of the layer in the
+    carry.
     """
+    if plan.axis in x.names:
+        names = [name for name in x.names if name != _PART]
+        dim = names.index(plan.axis) + 1
+        x = rearrange(x, (*names[:dim], _PART, *names[dim:]))
+        return flatten_axes(x, (plan.axis, _PART), plan.axis)
     if jnp.issubdtype(x.dtype, jnp.inexact):
         return x.mean(_PART)
     if x.dtype == jnp.bool_:
@@ -431,6 +431,6 @@ def _collect_results(leaf: Any, schedule: PipelineSchedule, plan: StagePlan, Blo
     axes = (Axis(_ROUND, rounds), Axis(_GROUP, repeats), Axis(_PART, microbatches // rounds))
     x = unflatten_axis(with_array(x, array), _TURN, axes)
     x = rearrange(flatten_axes(x, (_ROUND, _PART), _PART), (_GROUP, STAGE, Block.name, _PART, ...))
-    x = _merge_batch(x, plan) if plan.axis in x.names else _merge_shared(x, adds_integers=True)
+    x = _merge_parts(x, plan, adds_integers=True)
     with mapping_context(plan.collecting):
         return _restore_leaf(leaf, constrain_sharding(flatten_axes(x, (_GROUP, STAGE, Block.name), Block.name)))

@@ -392,8 +392,8 @@ class Stacked(LayerStack[M], HasLeadingAxes):
 
         Group `g` of stage `s` has the layers of group number `stages * g + s`, counted in order. With `repeats` groups
         the stages wait less for each other, and microbatches are sent `repeats` times as often; see
-        `PipelineSchedule`.
-        Without a pipeline the layers are brought into their order, which takes a copy of their arrays.
+        `PipelineSchedule`. Without a pipeline the layers are brought into their order, which takes a copy of their
+        arrays.
 
         Args:
             stages: The number of stages.
@@ -467,8 +467,8 @@ class Stacked(LayerStack[M], HasLeadingAxes):
             ValueError: If the layer axes differ.
         """
         check_same_layers(Stacked, self.Block, others)
-        aligned = [other.interleave(*self.interleaving).stacked for other in others]
-        return dataclasses.replace(self, stacked=vmap(fn, self.Block)(self.stacked, *aligned))
+        modules = [stack.interleave(*self.interleaving).stacked for stack in others]
+        return dataclasses.replace(self, stacked=vmap(fn, self.Block)(self.stacked, *modules))
 
     def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
         """Returns the layers with the arrays of a state dict; see `axonym.state_dict.from_state_dict`."""
@@ -651,8 +651,8 @@ class BlockSeq(LayerStack[M]):
 
     def _stack_layers(self) -> Stacked[M]:
         """Returns the layers as the stages of a pipeline take them."""
-        first, *others = self.blocks
-        if any(jax.tree.structure(layer) != jax.tree.structure(first) for layer in others):
+        structure = jax.tree.structure(self.blocks[0])
+        if any(jax.tree.structure(layer) != structure for layer in self.blocks):
             raise make_error(
                 ValueError,
                 f"layers along {self.Block} are the stages of a pipeline, which need layers of the same kind and axes; "

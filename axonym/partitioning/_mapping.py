@@ -242,13 +242,18 @@ def _warn_of_typo(option: str, name: str, entries: tuple[str, ...]) -> None:
         warn_once(f"`{option}` has axis {name!r}, and the mapping has {similar[0]!r}; correct the name")
 
 
+def parse_dtype(dtype: Any) -> Any:
+    """Returns an element type, None if it is none."""
+    try:
+        return jnp.dtype(dtype)
+    except (TypeError, ValueError):
+        return None
+
+
 def _check_gather_dtype(gather_dtype: Any) -> Any:
     if gather_dtype is None:
         return None
-    try:
-        dtype = jnp.dtype(gather_dtype)
-    except (TypeError, ValueError):
-        dtype = None
+    dtype = parse_dtype(gather_dtype)
     if dtype is None or dtype.name not in _GATHER_DTYPES:
         raise make_error(
             ValueError,

@@ -17,7 +17,7 @@ from .._similar_names import is_typo
 from ..named._format import format_value
 from ..named._traceback import make_error
 from ._leaves import describe_leaves, get_array_shape
-from ._mapping import check_name, warn_once
+from ._mapping import check_name, parse_dtype, warn_once
 
 
 T = TypeVar("T")
@@ -160,10 +160,7 @@ def _parse_element_types(option: str, types: Any) -> Any:
 def _parse_element_type(option: str, dtype: Any) -> str | None:
     if dtype is None:
         return None
-    try:
-        parsed = jnp.dtype(dtype)
-    except (TypeError, ValueError):
-        parsed = None
+    parsed = parse_dtype(dtype)
     if parsed is None or not _is_converted(parsed):
         raise make_error(
             ValueError,

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as
 from .._similar_names import is_typo
 from ..named._axis import Axis, Names
 from ..named._axis_layout import MeshLike, count_parts, format_mesh_axes, round_up
-from ..named._stages import PipelineSchedule
+from ..named._stages import PipelineSchedule, has_enough_microbatches
 from ..partitioning._active_mesh import check_mesh, format_mesh, get_active_mesh, is_manual_axis, resolve_mesh
 from ..partitioning._gather import describe_gradient, find_batch_axes
 from ..partitioning._leaves import (
@@ -591,10 +591,9 @@ def _find_pipelines(tree: Any, mapping: AxisMapping, mesh: MeshLike) -> dict[str
             continue
         stages = count_parts((axis for axis in mapping.mesh_axes(stack.Block.name) if axis in mesh.shape), mesh)
         stored_stages, repeats = getattr(stack, "interleaving", (1, 1))
-        is_enough = microbatches >= stages
-        if repeats > 1:
-            is_enough = is_enough and microbatches % stages == 0 and stored_stages == stages
-        if stages > 1 and stack.Block.size % (stages * repeats) == 0 and is_enough:
+        is_stored_so = repeats == 1 or stored_stages == stages
+        fits = stack.Block.size % (stages * repeats) == 0 and has_enough_microbatches(stages, microbatches, repeats)
+        if stages > 1 and is_stored_so and fits:
             pipelines[stack.Block.name] = PipelineSchedule(stages, microbatches, repeats)
     return pipelines
 

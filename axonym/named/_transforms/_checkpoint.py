@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import NamedSharding, PartitionSpec
 
 from .._format import format_value, suggest_name
+from .._reduced_types import split_first_dim
 from .._static_result import is_array
 
 
@@ -258,18 +258,6 @@ def _choose_block_size(steps: int) -> int:
     return divisor if divisor + steps // divisor <= 2.5 * root else root
 
 
-def _split_steps(array: Any, blocks: int, inner: int) -> Any:
-    """Returns an array whose first dimension is two, of blocks and of the steps in each."""
-    sizes = (blocks, inner, *array.shape[1:])
-    sharding = jax.typeof(array).sharding
-    if not sharding.spec.reduced:
-        return jnp.reshape(array, sizes)
-    # JAX 0.10.2 has no rule for how the result of a reshape is sharded if it is `reduced`.
-    entry, *entries = sharding.spec.partitions
-    spec = PartitionSpec(entry, None, *entries, reduced=sharding.spec.reduced)
-    return jax.lax.reshape(array, sizes, out_sharding=NamedSharding(sharding.mesh, spec))
-
-
 def _scan_nested(
     scan: Callable[..., Any],
     policy: ScanCheckpointPolicy,
@@ -287,7 +275,7 @@ def _scan_nested(
     block_arrays, remaining_arrays = (tail, head) if reverse else (head, tail)
     run_block = checkpoint_step(functools.partial(scan, length=inner), policy)
 
-    block_arrays = [_split_steps(array, blocks, inner) for array in block_arrays]
+    block_arrays = [split_first_dim(array, (blocks, inner)) for array in block_arrays]
     carry, results = jax.lax.scan(run_block, carry, block_arrays, length=blocks, reverse=reverse)
     # The results have an axis of blocks and one of steps, which are merged.
     results, treedef = jax.tree.flatten(results)

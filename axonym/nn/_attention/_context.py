@@ -330,11 +330,11 @@ class _Ring(NamedTuple):
     def place_keys(self, operands: AttentionInputs, arrays: list[NamedArray], step: Any) -> AttentionInputs:
         """Returns inputs with the arrays that a device has after some steps, and where they start, for dropout."""
         operands = self.put_keys(operands, arrays)
-        place = jax.lax.axis_index(self.mesh_axes)
-        key_place = (place - step) % self.count_devices()
+        device = jax.lax.axis_index(self.mesh_axes)
+        key_device = (device - step) % self.count_devices()
         assert operands.query_axis is not None
         queries, keys = operands.query.axis_size(operands.query_axis), operands.key.axis_size(operands.key_axis)
-        return dataclasses.replace(operands, starts=(place * queries, key_place * keys))
+        return dataclasses.replace(operands, starts=(device * queries, key_device * keys))
 
     def _has_keys(self, leaf: Any) -> bool:
         return is_named_array(leaf) and self.axes.KPos.name in leaf.names
