@@ -356,3 +356,28 @@ def _define_linear(
     primitive.def_abstract_eval(lambda array, *, plan: array.update(sharding=get_sharding(plan)))
     mlir.register_lowering(primitive, mlir.lower_fun(call, multiple_results=False))
     batching.primitive_batchers[primitive] = batch
+
+
+def differentiate_splash_attention(
+    kernel: Any, query: Any, key: Any, value: Any, segment_ids: Any, averages: Any, log_sums: Any, d_averages: Any
+) -> tuple[Any, Any, Any]:
+    """Returns the gradients of query, key and value for a part of the keys, by a kernel of splash attention.
+
+    Its own gradients take its keys to be all that there are. Relies on the signature of `_splash_attention_bwd`, seen
+    in jax 0.10.2 and 0.12.0.1. Should it change, gradients of a ring that computes by splash attention raise an error.
+
+    Args:
+        kernel: What `splash_attention.make_splash_mha` returns.
+        query: Queries of shape (heads, queries, vectors).
+        key: Some of the keys.
+        value: Their values.
+        segment_ids: The segment ids of queries and keys, or None.
+        averages: The averages of the values of all keys.
+        log_sums: The log-sum-exps of the scores of all keys.
+        d_averages: The gradients of the averages.
+    """
+    from jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel import _splash_attention_bwd
+
+    saved = query, key, value, segment_ids, None, averages, log_sums, kernel.dq_mask_info, kernel.dkv_mask_info
+    gradients = _splash_attention_bwd(**kernel.kwargs, res=saved, do=d_averages)
+    return gradients[3:6]

@@ -299,3 +299,29 @@ def test_mesh_axes_of_vmap_are_known_and_can_be_used(auto_mesh, explicit_mesh):
         jax.vmap(look, spmd_axis_name=auto_mesh.axis_names[0])(jnp.ones((2, 2)))
     look(None)
     assert seen == [(False, (axis,)), (True, ()), (False, ())]
+
+
+def test_splash_attention_is_differentiated_from_results_for_more_keys():
+    from jax.experimental.pallas.ops.tpu import splash_attention
+
+    def make_kernel(keys: int, **options: bool):
+        mask = splash_attention.MultiHeadMask([splash_attention.FullMask((128, keys))])
+        sizes = splash_attention.BlockSizes(*[128] * 3, *[128] * 3, *[128] * 2)
+        return splash_attention.make_splash_mha(
+            mask, block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=True, **options
+        )
+
+    query, key, value, gradient = jnp.asarray(np.random.default_rng(0).normal(size=(4, 1, 256, 8)), jnp.float32)
+    query, gradient = query[:, :128], gradient[:, :128]
+    result, differentiate = jax.vjp(make_kernel(256), query, key, value)
+    d_query, d_key, d_value = differentiate(gradient)
+    _, (log_sums,) = make_kernel(256, save_residuals=True)(query, key, value)
+    parts = [
+        _jax_compat.differentiate_splash_attention(
+            make_kernel(128), query, key[:, half], value[:, half], None, result, log_sums, gradient
+        )
+        for half in (slice(128), slice(128, None))
+    ]
+    np.testing.assert_allclose(parts[0][0] + parts[1][0], d_query, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate([part[1] for part in parts], 1), d_key, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate([part[2] for part in parts], 1), d_value, atol=1e-5)

@@ -1,7 +1,8 @@
 """Compiles the gradient of attention for eight TPU v5e devices from their description alone, and saves the text.
 
 A separate program, because JAX looks for TPUs wherever it finds libtpu. Its arguments are a folder, and for each text
-the type of the mesh axes and the name of the axis that is sharded over "model", such as "auto-heads".
+the type of the mesh axes, the name of the axis that is sharded over "model", and the context, such as
+"auto-heads-all_gather".
 """
 
 import sys
@@ -15,20 +16,21 @@ from jax.experimental import topologies
 import axonym as nym
 
 
-def compute_loss(query: nym.NamedArray, key: nym.NamedArray, value: nym.NamedArray) -> jax.Array:
+def compute_loss(query: nym.NamedArray, key: nym.NamedArray, value: nym.NamedArray, context: str) -> jax.Array:
     mask = nym.nn.AttentionMask.causal()
-    result = nym.nn.dot_product_attention("key_pos", "head_dim", query, key, value, mask, QPos="pos")
+    operands = query, key, value, mask
+    result = nym.nn.dot_product_attention("key_pos", "head_dim", *operands, QPos="pos", context=context)
     return (result.astype(jnp.float32) ** 2).sum().scalar()
 
 
-def compile_gradient(axis_types: str, sharded: str, devices: Any) -> str:
+def compile_gradient(axis_types: str, sharded: str, context: str, devices: Any) -> str:
     mesh = nym.create_mesh((4, 2), ("data", "model"), axis_types=axis_types, devices=devices)
     with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", sharded: "model"}):
         axes = {"batch": 4, "heads": 2, "head_dim": 128}
         query, key = ({**axes, "group": 2, "pos": 256}, {**axes, "key_pos": 256})
         query, key = (jax.eval_shape(lambda one=one: nym.zeros(one, jnp.bfloat16)) for one in (query, key))
         step = nym.named_jit(jax.grad(compute_loss, (0, 1, 2)))
-        return step.lower(query, key, key).compile().as_text()
+        return step.lower(query, key, key, context).compile().as_text()
 
 
 def main(folder: str, *names: str) -> None:

@@ -115,6 +115,62 @@ def test_scores_are_changed_as_on_one_device(context: str, axis_types: Any):
         assert_same(step(*operands), expected)
 
 
+LONG = Pos.resize(512)  # shards of 128 positions, the fewest that the kernel takes
+LONG_SEGMENTS = nym.named(np.arange(512) // 200, LONG)
+LONG_MASKS: dict[str, Any] = {
+    "causal": AttentionMask.causal(),
+    "window": AttentionMask.causal() & AttentionMask.sliding_window(90),
+    "prefix": AttentionMask.causal() | AttentionMask.prefix(50),
+}
+
+
+@pytest.mark.parametrize(
+    ("axis_types", "context", "mask", "is_zigzag"),
+    [
+        ("auto", "ring", "window", True),
+        ("explicit", "ring", "causal", True),
+        ("auto", "mixed", "prefix", False),
+        ("explicit", "mixed", "packed", False),
+        ("explicit", "all_gather", "window", True),
+        ("auto", "all_to_all", "causal", True),
+    ],
+)
+def test_shards_are_computed_by_the_kernel(axis_types: Any, context: str, mask: str, is_zigzag: bool):
+    axes = Batch, LONG, Heads, Dim
+    operands = draw(0, *axes, Group), draw(1, *axes), draw(2, *axes), draw(3, Heads, Group)
+    positions = zigzag_positions(LONG, CONTEXT)
+
+    def compute(query: Any, key: Any, value: Any, segments: Any, sinks: Any, **options: Any) -> Any:
+        long_mask = LONG_MASKS["causal"] & AttentionMask.segment_ids(segments) if mask == "packed" else LONG_MASKS[mask]
+        return attend(query, key, value, mask=long_mask, sinks=sinks, soft_cap=20.0, **options)
+
+    def differentiate_mean(order: Any, segments: Any, *operands: Any, **options: Any) -> Any:
+        factors = nym.arange(LONG, dtype=jnp.float32) / LONG.size
+        if order is not None:
+            factors = factors["pos", order]
+
+        def compute_loss(query: Any, key: Any, value: Any, sinks: Any) -> Any:
+            result = compute(query, key, value, segments, sinks, positions=order, **options)
+            return nym.sum(factors * result**2).scalar()
+
+        return jax.value_and_grad(compute_loss, (0, 1, 2, 3))(*operands)
+
+    expected = nym.named_jit(differentiate_mean)(None, LONG_SEGMENTS, *operands, implementation="plain")
+    order, segments = (positions, LONG_SEGMENTS["pos", positions]) if is_zigzag else (None, LONG_SEGMENTS)
+    placed = [x["pos", positions] if is_zigzag and "pos" in x.names else x for x in operands]
+
+    @nym.named_jit(axis_resources=MAPPING)
+    def step(segments: Any, *operands: Any) -> Any:
+        return differentiate_mean(order, segments, *operands, implementation="splash", context=context)
+
+    shape = (2, 4, 1, 1) if context in ("ring", "all_to_all") else (1, 2, 2, 2)
+    with jax.set_mesh(nym.create_mesh(shape, AXES, axis_types=axis_types)):
+        loss, gradients = step(segments, *placed)
+
+    np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
+    assert_same(gradients, expected[1], positions if is_zigzag else None)
+
+
 DROPOUT: dict[str, Any] = {"dropout": 0.3, "dropout_key": jax.random.key(7)}
 
 
@@ -175,13 +231,15 @@ def test_nothing_is_sent_but_what_the_context_says(axis_types: Any):
 
     shard = KEY.array.size * 4 // 8  # the bytes of the keys of a device
     with jax.set_mesh(nym.create_mesh((2, 2, 2, 1), AXES, axis_types=axis_types)):
-        # Keys and values three times forward and backward, and their gradients four times.
-        assert count_bytes("ring") == {"collective-permute": (3 * 2 + 3 * 2 + 4 * 2) * shard}
+        # Keys and values three times forward and backward, and their gradients four times. XLA for CPUs may keep the
+        # keys that come first for the backward pass.
+        assert count_bytes("ring") in [{"collective-permute": (3 * 2 + n * 2 + 4 * 2) * shard} for n in (2, 3)]
         # Keys, values, queries and results, of which queries have two groups; all again backward.
         assert count_bytes("all_to_all") == {"all-to-all": 2 * (2 + 2 * 2) * shard}
-        # Two groups of two: the same exchange, and keys and values once, which XLA keeps, and their gradients twice.
-        sent = {"all-to-all": 2 * (2 + 2 * 2) * shard, "collective-permute": (2 + 2 * 2) * shard}
-        assert count_bytes("mixed") == sent
+        # Two groups of two: the same exchange, and keys and values once, or once each way, and their gradients twice.
+        sent = count_bytes("mixed")
+        assert sent.pop("collective-permute") in [(n * 2 + 2 * 2) * shard for n in (1, 2)]
+        assert sent == {"all-to-all": 2 * (2 + 2 * 2) * shard}
 
 
 def explain(size: int, heads: int = 5, groups: int = 1, **options: Any) -> Any:
@@ -214,7 +272,8 @@ def test_auto_mixes_where_heads_cannot_be_divided_by_all_devices_and_it_sends_le
     choice = explain_mapped(mesh, 16384, 4)
     text = "context mixed   with groups of 4 devices that exchange heads it sends less than a gather or a ring"
     assert text in str(choice)
-    assert (choice.context, choice.implementation, choice.reason) == ("mixed", "blocked", "a ring computes in blocks")
+    reason = "a ring computes in blocks where it has no kernel"
+    assert (choice.context, choice.implementation, choice.reason) == ("mixed", "blocked", reason)
     assert explain_mapped(mesh, 65536, 2).context == "ring"  # 4 devices cannot divide 2 heads
     assert explain_mapped(mesh, 65536, 4, 8).context == "ring"  # queries of 8 groups are more than keys
     assert explain_mapped(mesh, 16384, 8).context == "all_to_all"
@@ -252,7 +311,9 @@ def test_the_implementation_that_is_explained_is_that_of_a_device():
         ring = explain_attention("key_pos", "dim", query, key, key, context="ring")
     assert (choice.context, choice.implementation) == ("all_to_all", "blocked")
     assert choice.reason == "the scores of a head are many: 67,108,864, more than 4,194,304"
-    assert (ring.context, ring.implementation, ring.reason) == ("ring", "blocked", "a ring computes in blocks")
+    reason = "a ring computes in blocks where it has no kernel"
+    assert (ring.context, ring.implementation, ring.reason) == ("ring", "blocked", reason)
+    assert "splash          on cpu it runs in interpret mode, which is slow" in str(ring)
 
 
 def test_keys_of_another_sequence_and_an_axis_without_positions():
@@ -328,7 +389,9 @@ def test_what_a_context_cannot_compute_is_an_error():
     with jax.set_mesh(nym.create_mesh((1, 4, 2, 1), AXES)):
         check("all_to_all", r"a device 8 devices could divide \(batch: 2, heads: 4\); .* 'ring' and 'mixed' can")
         check("ring", "the mask has both axes of positions", mask=nym.ones((Pos, Pos.alias("key_pos"))) > 0)
-        check("ring", "'blocked' does, not as 'plain'; 'all_gather' can", implementation="plain")
+        check("ring", "as 'splash' or 'blocked' do, not as 'plain'; 'all_gather' can", implementation="plain")
+        text = "'splash' cannot compute the shards of a ring: "
+        check("ring", f"{text}it needs a multiple of 128 positions on each of 8 shards", implementation="splash")
         check("round", "`context` must be 'auto', 'all_gather', 'ring', 'all_to_all' or 'mixed', not 'round'")
         check("ring", "are those of queries and keys", positions=nym.arange(Pos)["pos", :8])
     with pytest.raises(ValueError, match=r"size 32, which is not divisible into 2 chunks for each of 3 devices; .* 36"):

@@ -15,8 +15,17 @@ from ..hlo import Program
 LIBTPU = os.environ.get("AXONYM_LIBTPU", "")  # a folder that holds it, which `make tpu` fills
 
 
-PROGRAMS = {"auto-heads": set(), "explicit-pos": {"all-reduce"}}
-"""What is sent, by the type of the mesh axes and the axis that is sharded: gradients of keys are sums over queries."""
+PROGRAMS = {
+    "auto-heads-all_gather": (3, set()),
+    "explicit-pos-all_gather": (3, {"all-reduce"}),
+    "explicit-pos-ring": (6, {"collective-permute", "all-gather"}),
+}
+"""The kernels and what is sent, by the type of the mesh axes, the axis that is sharded and the context.
+
+There are kernels for the result, for the gradient of the query, and for those of key and value. In a ring of two
+devices there are these for the first step and for the second. The arguments have whole keys, whose gradients are sums
+over the queries of devices, or gathered after a ring.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -39,5 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_auto_uses_the_kernel_for_tpus_on_shards(program: str, folder: Path):
     text = (folder / program).read_text()
-    assert text.count('custom_call_target="tpu_custom_call"') == 3  # forward, gradient of the query, of key and value
-    assert {collective.kind for collective in Program(text).collectives()} == PROGRAMS[program]
+    kernels, collectives = PROGRAMS[program]
+    assert text.count('custom_call_target="tpu_custom_call"') == kernels
+    assert {collective.kind for collective in Program(text).collectives()} == collectives

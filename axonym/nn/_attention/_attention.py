@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 
-from ..._jax_compat import find_platform
 from ...named._arguments import check_choice
 from ...named._array import NamedArray
 from ...named._axis import AxisSelection, AxisSelector
@@ -16,15 +15,17 @@ from ._blocked import attend_in_blocks
 from ._context import (
     ContextChoice,
     attend_by_heads,
-    attend_in_ring,
     choose_context,
     find_context_axes,
+    find_ring_kernel_obstacle,
     shape_part,
 )
 from ._inputs import AttentionInputs, parse_attention_inputs
-from ._kernels import attend_by_jax, attend_by_splash, find_cudnn_obstacle, find_jax_obstacle, find_splash_obstacle
+from ._kernels import attend_by_jax, find_cudnn_obstacle, find_jax_obstacle
 from ._mask import AttentionMask
 from ._plain import attend_at_once
+from ._ring import attend_in_ring
+from ._splash import attend_by_splash, find_splash_objection, find_splash_obstacle
 
 
 # "auto" computes more scores of a head than this in blocks: those of 2,048 positions take 16 MiB in float32.
@@ -54,11 +55,6 @@ class Implementation:
     describe_advantage: Callable[[AttentionInputs], str]
 
 
-def _find_splash_objection(inputs: AttentionInputs) -> str | None:
-    platform = find_platform()
-    return None if platform == "tpu" else f"on {platform} it runs in interpret mode, which is slow"
-
-
 def _find_jax_objection(inputs: AttentionInputs) -> str | None:
     obstacle = find_cudnn_obstacle(inputs)
     return f"without the kernel of cuDNN it is no better than 'plain': {obstacle}" if obstacle else None
@@ -77,7 +73,7 @@ IMPLEMENTATIONS = (
         name="splash",
         run=attend_by_splash,
         find_obstacle=find_splash_obstacle,
-        find_objection=_find_splash_objection,
+        find_objection=find_splash_objection,
         describe_advantage=lambda inputs: "the kernel for TPUs takes these inputs",
     ),
     Implementation(
@@ -243,7 +239,9 @@ def dot_product_attention(
     context_choice = _choose_context(inputs, context, implementation)
     with enter_function_scope("dot_product_attention", (*inputs.contracted, inputs.key_axis)):
         if context_choice.context in ("ring", "mixed"):
-            return attend_in_ring(inputs, is_mixed=context_choice.context == "mixed")
+            is_mixed = context_choice.context == "mixed"
+            has_kernel = find_ring_kernel_obstacle(inputs, implementation, is_mixed=is_mixed) is None
+            return attend_in_ring(inputs, is_mixed=is_mixed, has_kernel=has_kernel)
         if context_choice.context == "all_to_all":
             return attend_by_heads(inputs, lambda part: _choose_implementation(part, implementation).run(part))
         return _choose_implementation(inputs, implementation).run(inputs)
@@ -290,11 +288,10 @@ def explain_attention(
 def _explain_implementation(
     inputs: AttentionInputs, implementation: str, context_choice: ContextChoice
 ) -> AttentionChoice:
-    has_ring = context_choice.context in ("ring", "mixed")
-    choice = _choose_implementation(inputs, "blocked" if has_ring else implementation)
-    if has_ring:
-        reason = reason_against_others = "a ring computes in blocks"
-    elif implementation == "auto":
+    if context_choice.context in ("ring", "mixed"):
+        return _explain_ring(inputs, implementation, context_choice)
+    choice = _choose_implementation(inputs, implementation)
+    if implementation == "auto":
         reason = choice.describe_advantage(inputs)
         reason_against_others = f"{choice.name!r} comes first"
     else:
@@ -308,10 +305,26 @@ def _explain_implementation(
     return AttentionChoice(choice.name, reason, tuple(others), *context_choice)
 
 
+def _explain_ring(inputs: AttentionInputs, implementation: str, context_choice: ContextChoice) -> AttentionChoice:
+    obstacle = find_ring_kernel_obstacle(inputs, implementation, is_mixed=context_choice.context == "mixed")
+    name, reason = "splash", "the kernel for TPUs takes the shards of these inputs"
+    if obstacle is not None:
+        name, reason = "blocked", "a ring computes in blocks where it has no kernel"
+    reasons = {"splash": obstacle, "blocked": "'splash' comes first"}
+    if implementation != "auto":
+        reason = "it is asked for"
+    others = [
+        (candidate.name, reasons.get(candidate.name) or "a ring computes as 'splash' or 'blocked' do")
+        for candidate in IMPLEMENTATIONS
+        if candidate.name != name
+    ]
+    return AttentionChoice(name, reason, tuple(others), *context_choice)
+
+
 def _choose_context(inputs: AttentionInputs, context: str, implementation: str) -> ContextChoice:
     """Returns how devices exchange keys and values, if an implementation is asked for; see `choose_context`."""
     has_kernel = False
-    if context == "auto" and find_context_axes(inputs):
+    if (context, implementation) == ("auto", "auto") and find_context_axes(inputs):
         has_kernel = _choose_implementation(inputs, implementation).name in ("splash", "jax")
     return choose_context(inputs, context, implementation, has_kernel)
 
