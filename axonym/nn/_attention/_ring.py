@@ -104,24 +104,22 @@ class _Ring(NamedTuple):
 
     def _place_keys(self, operands: AttentionInputs, keys: list[NamedArray], step: Any) -> AttentionInputs:
         """Returns inputs with these keys, and the indices of the first query and key, for dropout."""
-        operands = put_keys(operands, keys)
+        operands = _put_keys(operands, keys)
         device = self._find_device()
         key_device = (device - step) % self.count_devices()
         assert operands.query_axis is not None
-        query_count, key_count = (
-            operands.query.axis_size(operands.query_axis),
-            operands.key.axis_size(operands.key_axis),
-        )
-        return dataclasses.replace(operands, starts=(device * query_count, key_device * key_count))
+        first_query = device * operands.query.axis_size(operands.query_axis)
+        first_key = key_device * operands.key.axis_size(operands.key_axis)
+        return dataclasses.replace(operands, starts=(first_query, first_key))
 
 
-def take_keys(operands: AttentionInputs) -> list[NamedArray]:
+def _take_keys(operands: AttentionInputs) -> list[NamedArray]:
     """Returns the arrays that are sent: those with the axis of keys."""
     leaves = jax.tree.leaves(operands, is_leaf=is_named_array)
     return [leaf for leaf in leaves if _has_axis(leaf, operands.key_axis)]
 
 
-def put_keys(operands: AttentionInputs, arrays: list[NamedArray]) -> AttentionInputs:
+def _put_keys(operands: AttentionInputs, arrays: list[NamedArray]) -> AttentionInputs:
     """Returns inputs with these arrays."""
     remaining_arrays = iter(arrays)
     return jax.tree.map(
@@ -197,7 +195,7 @@ def _attend_ring_forward(ring: _Ring, operands: AttentionInputs) -> tuple[Result
         averages = averages * exp(log_sums - total) + shard_averages * exp(shard_log_sums - total)
         return averages, total
 
-    keys = take_keys(operands)
+    keys = _take_keys(operands)
     averages, log_sums = _go_around(ring, keys, ring.average(operands, keys, 0), add_shard)
     results = cast_array(averages, operands.value.dtype), log_sums
     return results, (operands, results)
@@ -208,14 +206,14 @@ def _attend_ring_backward(ring: _Ring, saved: Any, gradients: Results) -> tuple[
 
     def send_gradients(totals: AttentionInputs) -> AttentionInputs:
         """Returns the totals with those of keys from the device before, to which they come after a whole turn."""
-        return put_keys(totals, ring.send(take_keys(totals)))
+        return _put_keys(totals, ring.send(_take_keys(totals)))
 
     def add_shard(totals: AttentionInputs, keys: list[NamedArray], step: Any) -> AttentionInputs:
         terms = ring.differentiate(operands, keys, step, results, gradients)
         return jax.tree.map(jnp.add, send_gradients(totals), terms)
 
     # After the gradients are known, or XLA would keep the first keys that a device receives in the forward pass.
-    keys, gradients = jax.lax.optimization_barrier((take_keys(operands), gradients))
+    keys, gradients = jax.lax.optimization_barrier((_take_keys(operands), gradients))
     totals = _go_around(ring, keys, ring.differentiate(operands, keys, 0, results, gradients), add_shard)
     return (round_gradients(send_gradients(totals), operands),)
 
