@@ -24,6 +24,7 @@ from typing import Any
 from .._atomic_file import check_file_path
 from ..named._format import suggest_name
 from ..named._transforms._checkpoint import CHECKPOINT_POLICIES
+from ._machine._hardware_file import read_hardware
 from ._plan._plan import Plan
 from ._search._plan_search import plan
 
@@ -37,6 +38,8 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     """Prints the plan of a step, and writes it to files."""
     request = _parse_arguments(arguments)
     try:
+        for path in request.hardware:
+            read_hardware(path)
         step, args, options = _call_maker(request.step)
         options = {**options, **_read_options(request, options)}
         if request.json is not None:
@@ -64,7 +67,10 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("step", metavar="MODULE:FUNCTION", help="the function that returns the step and its arguments")
-    parser.add_argument("--devices", required=True, help="the machine, such as v5e:16x16, h100:32x8 or cpu:8")
+    machine = "the machine, such as v5e:16x16, '2 x v5e:16x16', h100:32x8 or cpu:8"
+    parser.add_argument("--devices", required=True, help=machine)
+    hardware = "files of devices of your own, TOML or JSON, which `--devices` may name; see `read_hardware`"
+    parser.add_argument("--hardware", nargs="+", type=Path, default=[], metavar="FILE", help=hardware)
     parser.add_argument("--top", type=int, help="how many candidates are shown with all their parts")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
     fixed = "what is not searched for: mesh.model=4, compute.mlp=model, parameters.embed=replica,data, compute.heads="

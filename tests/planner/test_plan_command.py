@@ -165,6 +165,18 @@ def test_progress_is_a_line_for_each_candidate_if_asked(steps, tmp_path, capsys)
     assert capsys.readouterr().err == ""
 
 
+def test_a_file_of_hardware_names_devices(steps, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("axonym.planner._machine._hardware._registered", {})
+    path = tmp_path / "mine.toml"
+    path.write_text("[tiny_cpu]\nbase = 'cpu'\nhbm_available = 1_000_000\n")
+    fixed = ["--fixed", "mesh.data=8", "compute.batch=data", "parameters.embed=", "parameters.mlp="]
+    command = [f"{steps}:make_plain", "--devices", "tiny_cpu:8", *fixed, "--no-cache"]
+    assert run_command([*command, "--hardware", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("tiny_cpu:8, 8 devices with 976.6 KiB each: data 8 is best")
+    assert run_command([*command, "--hardware", str(tmp_path / "no.toml")]) == 2
+    assert "axonym.planner: there is no file of hardware" in capsys.readouterr().err
+
+
 def test_help_says_what_the_function_returns(capsys):
     with pytest.raises(SystemExit, match="0"):
         run_command(["--help"])

@@ -122,11 +122,14 @@ def find_versions(topology: Topology) -> dict[str, str]:
 
     Raises:
         ModuleNotFoundError: If the compiler is not installed.
+        ValueError: If there is none, as for GPUs of AMD.
     """
     versions = {name: version(name) for name in ("jax", "jaxlib")}
-    platform = get_hardware(topology.hardware).platform
-    if platform in PLUGINS:
-        plugin = PLUGINS[platform]
+    hardware = get_hardware(topology.hardware)
+    if hardware.platform == "gpu":
+        format_gpu_target(hardware)  # raises the error
+    if hardware.platform in PLUGINS:
+        plugin = PLUGINS[hardware.platform]
         folder = find_plugin_folder(plugin)
         distribution = next(iter(distributions(name=plugin.package, path=[folder] if folder else sys.path)), None)
         if distribution is None:

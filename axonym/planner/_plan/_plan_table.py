@@ -85,6 +85,8 @@ def _describe_nearest(plan: PlanRecord) -> str:
     """Returns what is nearest to fitting, what it lacks, and what may help."""
     nearest = plan.nearest
     if nearest.stage == "screened" and nearest.fits:
+        if not plan.hardware.has_compiler:
+            return f"which candidates fit is not known, since there is no compiler for {plan.hardware.name}"
         problem = _find_first_problem(plan)
         reason = f"could be compiled: {problem}" if problem else "was compiled; give a longer `budget`"
         return f"which candidates fit is not known, since none {reason}"

@@ -16,6 +16,7 @@ from ...partitioning.jit._named_jit import NamedJit
 from .._compiler._compile_cache import choose_cache_folder
 from .._compiler._compiler_process import find_versions
 from .._machine._described_devices import DescribedDevice, choose_devices, count_devices
+from .._machine._hardware import get_hardware
 from .._plan._candidate import Candidate, Evaluation
 from .._plan._plan import Plan
 from ._best_candidates import ComputingSpeed, compile_best
@@ -93,13 +94,14 @@ def plan(
     if len(described) != count_devices(topology):
         whole = f"the {count_devices(topology)} devices of '{topology}'"
         raise ValueError(f"`devices` are {len(described)} of {whole}; a plan is for all")
-    versions = find_versions(topology)
+    has_compiler = get_hardware(topology.hardware).has_compiler
+    versions = find_versions(topology) if has_compiler else {}
     compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()  # what follows adds to it, by reason
     variants = list_variants(plain, args, policies, options, pruned)
     prospects = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
-    results = compile_best(prospects, compiler, log)
+    results = compile_best(prospects, compiler, log) if has_compiler else []
     ranked, best_as_screened = _rank_evaluations(prospects, results)
     pruned["less promising in the model of the machine"] += len(prospects) - len(ranked)
     return Plan(
