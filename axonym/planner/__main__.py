@@ -8,7 +8,9 @@ dictionary of further arguments of `axonym.planner.plan`:
         batch = jax.eval_shape(lambda: nym.zeros({"batch": 256, "pos": 4096}, int))
         return train_step, (model, batch), {"policies": {"layers": True, "offload": "offload"}}
 
-The exit code is 0 if the best candidate fits, 1 if nothing does, and 2 after an error.
+The exit code is 0 if the best candidate fits, 1 if nothing does, and 2 after an error. It is 3 if neither is known:
+the budget was used up before a candidate that fits was compiled, or there is no compiler for the machine. After Ctrl-C
+it is 130; what was compiled until then is printed and written.
 """
 
 import argparse
@@ -29,6 +31,7 @@ from ._plan._plan import Plan
 from ._search._plan_search import plan
 
 
+_FITS, _NOTHING_FITS, _ERROR, _UNKNOWN, _INTERRUPTED = 0, 1, 2, 3, 130  # exit codes; argparse has 2, shells 130
 _PARTS = ("mesh", "compute", "parameters")
 _POLICIES = {"none": False, "layers": True}
 _LIBRARIES = sys.stdlib_module_names | {"__main__", "axonym", "equinox", "jax", "jaxlib"}
@@ -51,11 +54,15 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         _write_results(result, request)
     except KeyboardInterrupt:
         print("axonym.planner: stopped", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     except Exception as error:
         print(_format_error(error, request.step), file=sys.stderr)
-        return 2
-    return 0 if result.fits else 1
+        return _ERROR
+    if result.stopped_by == "interrupt":
+        return _INTERRUPTED
+    if not result.has_verdict:
+        return _UNKNOWN
+    return _FITS if result.fits else _NOTHING_FITS
 
 
 def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

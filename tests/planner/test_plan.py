@@ -18,6 +18,7 @@ from tests.planner.plans import (
     MIB,
     PLAN,
     REPLICATED,
+    SCREENED,
     SPLIT,
     TOO_LARGE,
     V5E,
@@ -45,6 +46,16 @@ def test_speed_and_utilization_are_those_of_the_whole_machine():
     assert PLAN.tokens_per_second() == 2**20 / seconds
     assert PLAN.mfu() == pytest.approx(8.03e9 * 6 * 2**20 / (seconds * 256 * 197e12))
     assert PLAN.mfu(2) == pytest.approx(PLAN.mfu() * seconds / 2.45)
+
+
+def test_without_tokens_samples_are_counted():
+    plan = dataclasses.replace(PLAN, tokens=0, samples=100)
+    assert plan.samples_per_second() == 100 / BEST.time.total and plan.tokens_per_second() == 0
+    heads, _, best = str(plan).splitlines()[2:5]
+    assert re.split(r"  +", heads)[3:5] == ["samples/s", "a device"] and re.split(r"  +", best)[4:6] == [
+        "48.2",
+        "0.188",
+    ]
 
 
 def test_devices_of_chips_with_two_are_all_counted():
@@ -159,6 +170,51 @@ def test_shortfall_of_arguments_alone_is_told_so():
     assert "its arguments alone lack 74 GiB on a device" in str(plan)
 
 
+@pytest.mark.parametrize(
+    ("evaluations", "stopped_by", "has_verdict", "text"),
+    [
+        ((KEPT, REPLICATED), "", True, "nothing fits; nearest is rank 1, data 64 x model 4, policy nothing"),
+        ((REPLICATED,), "budget", True, "nothing fits; nearest is rank 1, data 256"),  # no arguments are smaller
+        ((BEST, KEPT), "budget", True, "data 64 x model 4 is best"),
+        (
+            *((KEPT, SCREENED), "budget", False),
+            "not known, since the 1 candidate compiled before the budget was used up does not fit; nearest is rank 1",
+        ),
+        ((SCREENED,), "budget", False, "none was compiled before the budget was used up; give a longer `budget`"),
+        ((SCREENED,), "interrupt", False, "not known, since none was compiled before the search was interrupted"),
+        ((SCREENED, BROKEN), "error", False, "not known, since none could be compiled: the compiler crashed"),
+    ],
+)
+def test_nothing_fits_is_said_only_if_it_is_known(evaluations, stopped_by, has_verdict, text):
+    plan = dataclasses.replace(PLAN, evaluations=evaluations, stopped_by=stopped_by)
+    assert plan.has_verdict is has_verdict and text in " ".join(str(plan).split())
+    assert has_verdict or "nothing fits" not in str(plan)
+
+
+def set_compute(evaluation, seconds):
+    return dataclasses.replace(evaluation, time=dataclasses.replace(evaluation.time, compute=seconds))
+
+
+def test_step_times_within_the_error_between_candidates_are_ties():
+    assert PLAN.ties == (1,) and "ties" not in str(PLAN)
+    near, far = set_compute(WHOLE, 0.96), set_compute(WHOLE, 1.0)  # 1.91 s and 1.95 s
+    best, compiled = set_compute(BEST, 1.25), set_compute(WIDE, 0.45)  # 1.825 s ±15% and 1.9625 s ±30%
+    plan = dataclasses.replace(PLAN, evaluations=(best, near, far, compiled, set_compute(KEPT, 1.2), SCREENED))
+    assert plan.ties == (1, 2, 4)
+    assert "Ranks 1, 2 and 4 are ties: their step times differ by less than the error between candidates" in str(plan)
+    assert "Ranks 1 to 3 and 5 are ties" in str(dataclasses.replace(plan, evaluations=(best, near, near, far, near)))
+    assert dataclasses.replace(plan, evaluations=(KEPT, KEPT)).ties == ()
+
+
+def test_what_is_saved_for_the_backward_pass_counts_for_what_is_screened():
+    unlikely = dataclasses.replace(SCREENED, saved_bytes=20 * GIB)
+    plan = dataclasses.replace(PLAN, evaluations=(BEST, SCREENED, unlikely, KEPT))
+    assert [plan.is_likely_to_fit(rank) for rank in (1, 2, 3, 4)] == [True, True, False, False]
+    rows = [re.split("  +", line) for line in str(plan).splitlines()]
+    assert [row[-2] for row in rows if row[-1] == "screened"] == ["arguments", "unlikely"]
+    assert "unlikely: the arguments fit, but not beside what is estimated to be saved for the backward" in str(plan)
+
+
 def test_plan_without_a_candidate_tells_the_reasons():
     assert not EMPTY.fits and "no candidate is left" in str(EMPTY) and "31: the same" in str(EMPTY)
     for use in (lambda: EMPTY.best, lambda: EMPTY.compute, EMPTY.mesh, lambda: EMPTY.why("data")):
@@ -199,6 +255,16 @@ def test_file_has_the_plan_as_it_was(tmp_path):
     assert read_plan(EMPTY.to_json(path)) == EMPTY
 
 
+def test_file_of_an_earlier_version_is_read(tmp_path):
+    path, fields = tmp_path / "plan.json", PLAN.to_dict()
+    for name in ("samples", "stopped_by"):
+        del fields[name]
+    for evaluation in fields["evaluations"]:
+        del evaluation["saved_bytes"]
+    path.write_text(json.dumps(fields))
+    assert read_plan(path) == PLAN
+
+
 def test_options_that_json_does_not_have_are_kept_as_text(tmp_path):
     candidate = dataclasses.replace(
         BEST.candidate, options={"policy": jax.checkpoint_policies.dots_saveable, "n": None}
@@ -221,6 +287,7 @@ def damage(**changes):
         '{"format": 2, "mesh": {}, "arrays": {}}',
         damage(seconds="12"),
         damage(top=True),
+        damage(stopped_by="weather"),
         damage(pruned=[]),
         damage(evaluations=[{**PLAN.to_dict()["evaluations"][0], "stage": "guessed"}]),
         damage(evaluations=[{**PLAN.to_dict()["evaluations"][0], "sent": [[["data"], "much"]]}]),

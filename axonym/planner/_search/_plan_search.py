@@ -104,18 +104,21 @@ def plan(
     results = compile_best(prospects, compiler, log) if has_compiler else []
     ranked, best_as_screened = _rank_evaluations(prospects, results)
     pruned["less promising in the model of the machine"] += len(prospects) - len(ranked)
+    tokens, samples = _count_data(variants[0])
     return Plan(
         evaluations=ranked,
         topology=topology,
         top=top,
         pruned={reason: count for reason, count in pruned.items() if count},
         model_flops=count_model_flops(variants[0]),
-        tokens=_count_tokens(variants[0]),
+        tokens=tokens,
         versions=versions,
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - start_time,
         notes=(*_list_notes(fn, args, variants[0]), *log.notes),
         screened=best_as_screened,
+        samples=samples,
+        stopped_by=log.stopped_by,
     )
 
 
@@ -232,9 +235,16 @@ def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iter
         yield "option", name, repr(value)
 
 
-def _count_tokens(variant: StepVariant) -> int:
-    """Returns the size of the largest array of integers with axes of the data, as tokens are; 0 if there is none."""
+def _count_data(variant: StepVariant) -> tuple[int, int]:
+    """Returns the tokens and the samples of a step; 0 for what there is none of.
+
+    Samples are along the axis of the data that most of its arrays have. Tokens are the elements of the largest array of
+    integers with further axes of the data, such as positions; bytes, such as those of images, are none.
+    """
     arrays = [leaf for leaf in jax.tree.leaves(variant.args, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
-    names = set(variant.named_program.data_names)
-    integers = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.integer)]
-    return max((array.array.size for array in integers if names.intersection(array.names)), default=0)
+    names = variant.named_program.data_names
+    axes = collections.Counter(name for array in arrays for name in array.names if name in names)
+    samples = max(variant.named_program.sizes[max(names, key=axes.__getitem__)]) if names else 0
+    integers = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.integer) and array.dtype.itemsize > 1]
+    tokens = [array.array.size for array in integers if len(set(names) & set(array.names)) > 1]
+    return max(tokens, default=0), samples
