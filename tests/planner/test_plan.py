@@ -6,6 +6,7 @@ import sys
 import jax
 import matplotlib.image
 import pytest
+from matplotlib.text import Text
 
 import axonym as nym
 from axonym.planner import Plan, described_devices, get_hardware, read_plan
@@ -357,11 +358,35 @@ def test_ranks_are_around_their_marks_and_bars_say_what_differs():
     close = dataclasses.replace(WHOLE, memory=BEST.memory, time=BEST.time)
     candidates, steps = dataclasses.replace(PLAN, evaluations=(BEST, close, SPLIT)).draw().axes
     assert [text.get_text() for text in candidates.texts] == ["1", "2", "3"]
-    assert len({text.get_position() for text in candidates.texts}) == 3
+    assert candidates.texts[0].get_position() != candidates.texts[1].get_position()  # of marks at one place
     stored = dataclasses.replace(BEST, candidate=dataclasses.replace(BEST.candidate, parameters=BEST.candidate.compute))
     _, steps = dataclasses.replace(PLAN, evaluations=(BEST, stored)).draw().axes
     labels = [label.get_text().split("\n") for label in steps.get_yticklabels()]
     assert labels[0][-1] == "stored with embed over data" and labels[1] == ["2" + labels[0][0][1:], *labels[0][1:-1]]
+
+
+@pytest.mark.parametrize("top", [3, 10])
+def test_ranks_of_near_candidates_do_not_overlap(top):
+    near = [
+        dataclasses.replace(set_compute(BEST, 1.5 + at % 3 / 50), memory={"all": 9 * GIB + at * 64 * MIB})
+        for at in range(12)
+    ]
+    figure = dataclasses.replace(PLAN, evaluations=(*near, KEPT), top=top).draw()
+    figure.draw_without_rendering()
+    candidates = figure.axes[0]
+    boxes = [Text.get_window_extent(text) for text in candidates.texts]  # without the lines to the marks
+    assert [text.get_text() for text in candidates.texts] == [str(rank + 1) for rank in range(top)]
+    for at, box in enumerate(boxes):
+        assert (
+            candidates.bbox.containsx(box.x0)
+            and candidates.bbox.containsy(box.y0)
+            and candidates.bbox.containsx(box.x1)
+        )
+        assert not box.count_overlaps(boxes[:at])
+        marks = [
+            candidates.transData.transform(place) for marks in candidates.collections for place in marks.get_offsets()
+        ]
+        assert not any(box.contains(*mark) for mark in marks)
 
 
 def test_pictures_are_the_same_each_time_and_need_a_format(tmp_path):

@@ -163,6 +163,7 @@ class _Search:
         possible.sort(key=lambda prospect: (prospect.held_bytes, prospect.estimate.candidate.key))
         for prospect in possible[:_MOST_SMALL]:
             if self._log.has_used():
+                self._log.stop("budget", "the budget was used up before the smallest candidates were compiled")
                 return
             candidate = prospect.estimate.candidate
             self._log.show(f"nothing fits; trying one that should hold less: {candidate}")
