@@ -14,12 +14,15 @@ it is 130; what was compiled until then is printed and written.
 """
 
 import argparse
+import contextlib
 import importlib
 import inspect
 import itertools
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ from ._search._plan_search import plan
 
 
 _FITS, _NOTHING_FITS, _ERROR, _UNKNOWN, _INTERRUPTED = 0, 1, 2, 3, 130  # exit codes; argparse has 2, shells 130
+_REPEAT_SECONDS = 0.05  # until Ctrl-C that was lost is raised again, past the callback
 _PARTS = ("mesh", "compute", "parameters")
 _POLICIES = {"none": False, "layers": True}
 _LIBRARIES = sys.stdlib_module_names | {"__main__", "axonym", "equinox", "jax", "jaxlib"}
@@ -40,6 +44,30 @@ _LIBRARIES = sys.stdlib_module_names | {"__main__", "axonym", "equinox", "jax", 
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Prints the plan of a step, and writes it to files."""
     request = _parse_arguments(arguments)
+    with _repeat_lost_interrupts():
+        return _run_request(request)
+
+
+@contextlib.contextmanager
+def _repeat_lost_interrupts() -> Iterator[None]:
+    """Raises Ctrl-C again if Python drops it, as in callbacks of the garbage collector, of which JAX has one."""
+    report, main_thread = sys.unraisablehook, threading.main_thread().ident
+
+    def repeat(lost: Any) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            threading.Timer(_REPEAT_SECONDS, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+        else:
+            report(lost)
+
+    sys.unraisablehook = repeat
+    try:
+        yield
+    finally:
+        sys.unraisablehook = report
+
+
+def _run_request(request: argparse.Namespace) -> int:
+    """Returns the exit code."""
     try:
         for path in request.hardware:
             read_hardware(path)

@@ -16,6 +16,9 @@ from axonym.planner.__main__ import run_command
 
 ROOT = Path(__file__).parents[2]
 STEPS = """
+import gc
+import time
+
 import jax
 
 import axonym as nym
@@ -61,6 +64,16 @@ def make_wrong():
 
 def fail():
     raise KeyError("no data")
+
+
+def lose_interrupt():
+    def interrupt(phase, info):
+        gc.callbacks.remove(interrupt)
+        raise KeyboardInterrupt
+
+    gc.callbacks.append(interrupt)
+    gc.collect()
+    time.sleep(60)
 """
 
 
@@ -205,6 +218,11 @@ def test_a_file_of_hardware_names_devices(steps, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("tiny_cpu:8, 8 devices with 976.6 KiB each: data 8 is best")
     assert run_command([*command, "--hardware", str(tmp_path / "no.toml")]) == 2
     assert "axonym.planner: there is no file of hardware" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_not_lost_in_the_garbage_collector(steps, capsys):
+    assert run_command([f"{steps}:lose_interrupt", "--devices", "cpu:8"]) == 130
+    assert capsys.readouterr().err == "axonym.planner: stopped\n"
 
 
 def test_help_says_what_the_function_returns(capsys):
