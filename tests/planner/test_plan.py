@@ -334,6 +334,13 @@ def test_picture_has_marks_bars_and_the_limit(tmp_path):
     assert len(PLAN.draw(ranks=1).axes[1].texts) == 1
 
 
+def test_picture_tells_what_is_unlikely_to_fit():
+    unlikely = dataclasses.replace(SCREENED, saved_bytes=20 * GIB)
+    candidates, _ = dataclasses.replace(PLAN, evaluations=(BEST, SCREENED, unlikely)).draw().axes
+    labels = [text.get_text() for text in candidates.get_legend().get_texts()]
+    assert labels[1:3] == ["screened (arguments), fits", "screened (arguments), unlikely to fit"]
+
+
 def list_ticks(axis, values):
     formatter = axis.get_major_formatter()
     return [formatter(value, at) for at, value in enumerate(values)]

@@ -32,6 +32,7 @@ _TIME_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 _BYTE_UNITS = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 _MOST_LINEAR = 8  # times the least value that the greatest may be for a linear scale
 _MOST_TICKS = 6  # of an axis, so that they have room for their units
+_VERDICTS = {"fits": "#0072b2", "unlikely to fit": "#e69f00", "does not fit": _WRONG_COLOUR}
 _MARKERS = {"timed": ("timed", "o"), "compiled": ("compiled", "s"), "screened": ("screened (arguments)", "^")}
 _LEGEND = {"frameon": False, "fontsize": 8, "loc": "upper center", "ncols": 2}
 _LEGEND_DISTANCE = 0.7  # inches between the axes and its legend, with room for ticks and their label
@@ -121,19 +122,23 @@ def _draw_candidates(axes: Any, plan: PlanRecord, evaluations: list[Evaluation])
     bytes_unit = _choose_unit(max(limit, *(evaluation.bytes for evaluation in evaluations)), _BYTE_UNITS)
     time_unit = _choose_unit(max(evaluation.time.total for evaluation in evaluations), _TIME_UNITS)
     size, second = bytes_unit[1], time_unit[1]
+
+    def find_verdict(evaluation: Evaluation) -> str:
+        if not evaluation.fits:
+            return "does not fit"
+        return "fits" if plan.is_likely_to_fit(evaluation) else "unlikely to fit"
+
     for order, (stage, (name, marker)) in enumerate(_MARKERS.items()):
-        for fits in (True, False):
-            group = [evaluation for evaluation in evaluations if evaluation.stage == stage and evaluation.fits is fits]
+        for verdict, colour in _VERDICTS.items():
+            group = [one for one in evaluations if one.stage == stage and find_verdict(one) == verdict]
             if not group:
                 continue
-            colour = "#0072b2" if fits else _WRONG_COLOUR
             style = {"facecolors": colour, "edgecolors": "white", "linewidths": 0.5}
             if stage == "screened":  # hollow, since little is known of it
                 style = {"facecolors": "none", "edgecolors": colour, "linewidths": 1.0}
             sizes = [evaluation.bytes / size for evaluation in group]
             times = [evaluation.time.total / second for evaluation in group]
-            label = f"{name}, {'fits' if fits else 'does not fit'}"
-            axes.scatter(sizes, times, marker=marker, s=28, zorder=4 - order / 2, label=label, **style)
+            axes.scatter(sizes, times, marker=marker, s=28, zorder=4 - order / 2, label=f"{name}, {verdict}", **style)
     memory = f"memory, {format_bytes(limit)}"
     axes.axvline(limit / size, label=memory, color=_WRONG_COLOUR, linestyle="--", linewidth=1)
     if not plan.best.problem:
