@@ -21,6 +21,7 @@ import axonym as nym
 from axonym.nn import Linear, Stacked
 from axonym.planner._machine._hardware import get_hardware
 from axonym.planner._program._named_program import trace_named_program
+from axonym.planner._search import _nearest_fits as nearest_fits
 from axonym.planner._search._nearest_fits import choose_larger_devices
 from axonym.planner._search._screening import Screening, count_saved_bytes
 from axonym.planner._search._search_space import list_candidates, parse_fixed
@@ -616,6 +617,7 @@ def test_what_would_fit_has_sizes_that_the_mesh_divides(cache, monkeypatch):
     """Also where the batch has one sample for each device, and can be neither halved nor divided further."""
     small = dataclasses.replace(get_hardware("cpu"), hbm_available=215_000)  # of 238,044 on four devices
     monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
+    monkeypatch.delitem(nearest_fits._CHANGES, "another policy")
     x = make_shape(batch=4, pixel=PIXEL)
     fixed = {"mesh": {"data": 4}, "compute": {"batch": "data"}, "parameters": {"embed": "data"}}
     found = nym.planner.plan(train_step, make_model(), x, devices="cpu:4", fixed=fixed, cache=cache)
