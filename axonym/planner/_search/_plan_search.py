@@ -43,7 +43,8 @@ def plan(
 
     All shardings that the names permit are screened by a model of the machine. The best of them are compiled as far as
     it takes to know their memory and what they send. On TPUs, the best of these are compiled to the end, for the
-    compiler's estimates of cycles. Nothing is run. See [Planning](../planning.md).
+    compiler's estimates of cycles. For devices without a compiler, such as GPUs of AMD, candidates are only screened.
+    Nothing is run. See [Planning](../planning.md).
 
     Args:
         fn: A plain function, or one of `named_jit` or `fsdp`, whose donation is kept and whose mappings are replaced by
