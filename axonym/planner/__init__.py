@@ -14,6 +14,7 @@ from ._machine._hardware import (
     get_hardware as get_hardware,
     register_hardware as register_hardware,
 )
+from ._machine._hardware_file import read_hardware as read_hardware
 from ._plan._candidate import Candidate as Candidate, Evaluation as Evaluation
 from ._plan._plan import Plan as Plan, read_plan as read_plan
 from ._plan._plan_table import (

@@ -8,26 +8,34 @@ dictionary of further arguments of `axonym.planner.plan`:
         batch = jax.eval_shape(lambda: nym.zeros({"batch": 256, "pos": 4096}, int))
         return train_step, (model, batch), {"policies": {"layers": True, "offload": "offload"}}
 
-The exit code is 0 if the best candidate fits, 1 if nothing does, and 2 after an error.
+The exit code is 0 if the best candidate fits, 1 if nothing does, and 2 after an error. It is 3 if neither is known:
+the budget was used up before a candidate that fits was compiled, or there is no compiler for the machine. After Ctrl-C
+it is 130; what was compiled until then is printed and written.
 """
 
 import argparse
+import contextlib
 import importlib
 import inspect
 import itertools
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .._atomic_file import check_file_path
 from ..named._format import suggest_name
 from ..named._transforms._checkpoint import CHECKPOINT_POLICIES
+from ._machine._hardware_file import read_hardware
 from ._plan._plan import Plan
 from ._search._plan_search import plan
 
 
+_FITS, _NOTHING_FITS, _ERROR, _UNKNOWN, _INTERRUPTED = 0, 1, 2, 3, 130  # exit codes; argparse has 2, shells 130
+_REPEAT_SECONDS = 0.05  # until Ctrl-C that was lost is raised again, past the callback
 _PARTS = ("mesh", "compute", "parameters")
 _POLICIES = {"none": False, "layers": True}
 _LIBRARIES = sys.stdlib_module_names | {"__main__", "axonym", "equinox", "jax", "jaxlib"}
@@ -36,7 +44,33 @@ _LIBRARIES = sys.stdlib_module_names | {"__main__", "axonym", "equinox", "jax", 
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Prints the plan of a step, and writes it to files."""
     request = _parse_arguments(arguments)
+    with _repeat_lost_interrupts():
+        return _run_request(request)
+
+
+@contextlib.contextmanager
+def _repeat_lost_interrupts() -> Iterator[None]:
+    """Raises Ctrl-C again if Python drops it, as in callbacks of the garbage collector, of which JAX has one."""
+    report, main_thread = sys.unraisablehook, threading.main_thread().ident
+
+    def repeat(lost: Any) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            threading.Timer(_REPEAT_SECONDS, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+        else:
+            report(lost)
+
+    sys.unraisablehook = repeat
     try:
+        yield
+    finally:
+        sys.unraisablehook = report
+
+
+def _run_request(request: argparse.Namespace) -> int:
+    """Returns the exit code."""
+    try:
+        for path in request.hardware:
+            read_hardware(path)
         step, args, options = _call_maker(request.step)
         options = {**options, **_read_options(request, options)}
         if request.json is not None:
@@ -48,11 +82,15 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         _write_results(result, request)
     except KeyboardInterrupt:
         print("axonym.planner: stopped", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     except Exception as error:
         print(_format_error(error, request.step), file=sys.stderr)
-        return 2
-    return 0 if result.fits else 1
+        return _ERROR
+    if result.stopped_by == "interrupt":
+        return _INTERRUPTED
+    if not result.has_verdict:
+        return _UNKNOWN
+    return _FITS if result.fits else _NOTHING_FITS
 
 
 def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -64,7 +102,10 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("step", metavar="MODULE:FUNCTION", help="the function that returns the step and its arguments")
-    parser.add_argument("--devices", required=True, help="the machine, such as v5e:16x16, h100:32x8 or cpu:8")
+    machine = "the machine, such as v5e:16x16, '2 x v5e:16x16', h100:32x8 or cpu:8"
+    parser.add_argument("--devices", required=True, help=machine)
+    hardware = "files of devices of your own, TOML or JSON, which `--devices` may name; see `read_hardware`"
+    parser.add_argument("--hardware", nargs="+", type=Path, default=[], metavar="FILE", help=hardware)
     parser.add_argument("--top", type=int, help="how many candidates are shown with all their parts")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
     fixed = "what is not searched for: mesh.model=4, compute.mlp=model, parameters.embed=replica,data, compute.heads="

@@ -215,12 +215,16 @@ class GridRow(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Rows under headings; columns whose headings are in `texts` are aligned to the left, all others to the right."""
+    """Rows under headings; columns whose headings are in `texts` are aligned to the left, all others to the right.
+
+    The note stands below the rows.
+    """
 
     title: str
     heads: Sequence[str]
     rows: Sequence[GridRow]
     texts: Sequence[str] = ()
+    note: str = ""
 
 
 class GridPage(NamedTuple):
@@ -243,7 +247,10 @@ def format_page(page: GridPage) -> str:
 def format_html_page(page: GridPage) -> str:
     """Returns a page as an HTML element, with its own style."""
     title = f"<p><b>{html.escape(page.title)}</b></p>"
-    grids = "".join(f"<p>{html.escape(grid.title)}</p>{_format_html_grid(grid)}" for grid in page.grids)
+    grids = "".join(
+        f"<p>{html.escape(grid.title)}</p>{_format_html_grid(grid)}<p>{html.escape(grid.note)}</p>"
+        for grid in page.grids
+    )
     notes = "".join(f"<p>{html.escape(note)}</p>" for note in page.notes)
     return f'<div class="axonym-table">{STYLE}{title}{grids}{notes}</div>'
 
@@ -269,6 +276,7 @@ def _format_grid_lines(grid: Grid) -> Iterator[str]:
         indent = " " * (widths[0] + 2)
         for line in row.below:
             yield from textwrap.wrap(line, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+    yield from textwrap.wrap(grid.note, WIDTH, subsequent_indent="  ")
 
 
 def _fit_widths(widths: list[int], is_text: list[bool]) -> list[int]:

@@ -99,6 +99,28 @@ def test_other_ways_to_store_parameters_come_after_other_ways_to_compute(monkeyp
     assert compiler.calls == [*"abcd"]
 
 
+def test_if_nothing_fits_the_smallest_of_the_others_are_compiled(monkeypatch):
+    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 2)
+    monkeypatch.setattr("axonym.planner._search._best_candidates.describe_nearest_fits", lambda *_: ["too large"])
+    sizes = dict(zip("abcdefgh", (5, 5, 9, 3, 8, 2, 4, 7), strict=True))
+    prospects = [
+        one._replace(estimate=dataclasses.replace(one.estimate, saved_bytes=sizes[name]), is_likely_to_fit=False)
+        for name, one in zip("abcdefgh", PROSPECTS, strict=True)
+    ]
+    for fitting, calls in (("d", "abfd"), ("none", "abfdgh")):
+        compiler = Compiler(EVEN, EVEN)
+        compiler.hardware = get_hardware("h100")
+        compile_candidate = compiler.compile
+
+        def compile_and_check(estimate, *args, compile_candidate=compile_candidate, fitting=fitting, **kwargs):
+            evaluation = compile_candidate(estimate, *args, **kwargs)
+            return dataclasses.replace(evaluation, fits=fitting in evaluation.candidate.compute)
+
+        compiler.compile = compile_and_check
+        _, notes = search(prospects, compiler)
+        assert "".join(compiler.calls) == calls and notes == ([] if fitting == "d" else ["too large"])
+
+
 def test_hopeless_candidates_are_not_compiled():
     slow = make_prospect("z", 1, 4.0)
     compiler = Compiler({**EVEN, "z": 1.0}, {**EVEN, "z": 1.0})

@@ -1,10 +1,13 @@
 """Programs for devices that are not there: on CPUs with JAX alone, on TPUs with a compiler that is played, and live."""
 
+import errno
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -310,7 +313,8 @@ def test_too_little_memory_is_a_figure(play_compiler: PlayCompiler):
 @pytest.mark.parametrize(
     ("lines", "kind", "message"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", RuntimeError, r"was killed by SIGKILL .* too little memory"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", RuntimeError, r"was killed by SIGKILL .* memory ran short on this"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", RuntimeError, r"was killed by SIGSEGV before it had a result$"),
         ("sys.exit('gone')", RuntimeError, r"(?s)'v5e:2x4' ended with code 1 and without a result:.*gone"),
         ("raise OSError(28, 'No space left on device')", OSError, r"(?s)the disk is full: .* writes to .*TMPDIR"),
         (
@@ -319,7 +323,7 @@ def test_too_little_memory_is_a_figure(play_compiler: PlayCompiler):
             r"cannot compile.*: INTE",
         ),
     ],
-    ids=["killed", "ended", "disk", "internal"],
+    ids=["killed", "crashed", "ended", "disk", "internal"],
 )
 def test_failed_compiler_is_explained(play_compiler: PlayCompiler, lines: str, kind: type[Exception], message: str):
     play_compiler(lines)
@@ -327,21 +331,61 @@ def test_failed_compiler_is_explained(play_compiler: PlayCompiler, lines: str, k
         compile_played()
 
 
+@pytest.mark.parametrize("writer", ["parent", "child"])
+def test_a_full_disk_is_named_and_no_folder_stays(
+    writer: str, play_compiler: PlayCompiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """A disk that is full has no room for the log of the compiler either."""
+    play_compiler("sys.stderr = open(os.devnull, 'w'); raise OSError(28, 'No space left on device')")
+    folder = tmp_path / "full"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    if writer == "parent":
+
+        def refuse(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(_compiler_process, "write_job", refuse)
+    else:
+        usage = shutil.disk_usage(folder)._replace(free=0)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(OSError, match=r"^the disk is full: the compiler for 'v5e:2x4' writes to '.*/full'; free some"):
+        compile_played()
+    assert not any(folder.iterdir())
+
+
+def test_an_interrupted_compilation_leaves_no_folder(
+    play_compiler: PlayCompiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    # Again after a while, since Python drops one that arrives in JAX's callback of the garbage collector.
+    play_compiler("while True: os.kill(os.getppid(), signal.SIGINT); time.sleep(5)")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        compile_played()
+    assert not any(folder.iterdir())
+
+
 def test_a_compiler_ends_with_the_process_that_started_it(tmp_path: Path):
-    os.mkfifo(tmp_path / "job.json")
+    """It removes the folder, which that process can no longer do."""
+    folder = tmp_path / "axonym-compile-1"
+    folder.mkdir()
+    os.mkfifo(folder / "job.json")
     script = """if True:
         import pathlib, sys, types
         from axonym.planner._compiler import _compiler_process
         job = types.SimpleNamespace(platform="cpu", stop_early=False)
         _compiler_process._run_child(job, pathlib.Path(sys.argv[1]), 60.0)
     """
-    parent = subprocess.Popen([sys.executable, "-c", script, tmp_path])
-    with (tmp_path / "job.json").open("wb", buffering=0) as job:  # opens when the compiler reads it
+    parent = subprocess.Popen([sys.executable, "-c", script, folder])
+    with (folder / "job.json").open("wb", buffering=0) as job:  # opens when the compiler reads it
         parent.kill()
         parent.wait()
         ended = select.poll()
         ended.register(job, select.POLLERR)
         assert ended.poll(30_000)
+    assert not folder.exists()
 
 
 @needs_libtpu

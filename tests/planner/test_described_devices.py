@@ -73,13 +73,31 @@ def test_mesh_of_described_devices_has_their_platform():
                 jnp.ones(8) + 1
 
 
+def test_several_slices_are_described_as_they_are_printed():
+    devices = described_devices("2 x v5e:2x4")
+    assert devices == described_devices("v5e:2x4", slices=2) == described_devices("2xV5E:2x4", slices=2)
+    assert described_devices(str(devices[0].topology)) == devices and len(devices) == 16
+    assert get_hardware("2 x v5e:2x4") is get_hardware("v5e")
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        *("v5e:1x1", "v6e:2x2", "v5e:8x4", "v5e:16x16", "v4:2x2x1", "v5p:2x4x4", "v5p:4x4x12", "v5p:16x16x24"),
+        *("tpu7x:16x24x24", "3 x v6e:16x16", "h100:1x2", "gb200:2x72", "a3_mega:4x8", "mi300x:1x8"),
+    ],
+)
+def test_machines_that_clouds_offer_are_described(description: str):
+    assert str(described_devices(description)[0].topology) == description
+
+
 def test_topology_tells_the_connected_ends():
     def find_wrap(name: str, **options: object) -> tuple[bool, ...]:
         return described_devices(name, **options)[0].topology.wrap  # pyright: ignore[reportArgumentType]
 
     assert find_wrap("v5e:8x16") == (False, True)
     assert find_wrap("v5p:2x2x4", wrap=(0, 0, 1)) == (False, False, True)
-    assert str(described_devices("v5e:2x4", slices=2)[0].topology) == "2 slices of v5e:2x4"
+    assert str(described_devices("v5e:2x4", slices=2)[0].topology) == "2 x v5e:2x4"
     assert isinstance(described_devices("cpu:2")[1], DescribedDevice)
     assert get_hardware(described_devices("cpu:2")[1].topology.hardware).platform == "cpu"
 
@@ -98,12 +116,27 @@ def test_topology_tells_the_connected_ends():
         ("v5e:0x4", {}, r"does not describe a machine"),
         ("v5litepod-1", {}, r"as in 'v5e:1x1'"),
         ("v6e-4", {}, r"as in 'v6e:2x2'"),
-        ("v5e:3x4", {}, r"hosts have 2 x 2 chips, so the first two sizes are even; a single chip is 'v5e:1x1'$"),
-        ("v5p:1x1x1", {}, r"hosts have 2 x 2 chips, so the first two sizes are even$"),
+        ("v5e:3x4", {}, r"hosts have 2 x 2 chips, so the first two sizes are even; the nearest is 'v5e:4x4'$"),
+        ("v6e:1x2", {}, r"so the first two sizes are even; the nearest is 'v6e:1x1'$"),
+        ("v5p:1x1x1", {}, r"so the first two sizes are even; the nearest is 'v5p:2x2x1'$"),
+        (
+            "v5e:32x32",
+            {},
+            r"does not describe a machine: a torus has at most 256 chips; the nearest is '4 x v5e:16x16'$",
+        ),
+        ("3 x v6e:16x32", {}, r"at most 256 chips; the nearest is '6 x v6e:16x16'$"),
+        ("v5p:16x16x32", {}, r"at most 6,144 chips; the nearest is '2 x v5p:16x16x16'$"),
+        ("v5e:2x8", {}, r"powers of two, of which the longer is at most twice the shorter; the nearest is 'v5e:4x4'$"),
+        ("v5p:4x4x6", {}, r"made of cubes of 4 x 4 x 4 chips, or a part of one; the nearest is 'v5p:4x4x8'$"),
+        ("h100:4x16", {}, r"a host has at most 8 GPUs; the nearest is 'h100:8x8'$"),
+        ("v100:1x8", {}, r"no hardware 'v100'; did you mean 'h100'\?; there are v4, v5e, "),
+        ("2 slices of v5e:4x4", {}, r"no hardware '2 slices of v5e'"),
+        ("2 x v5e:16x16", {"slices": 4}, r"'2 x v5e:16x16' has 2 slices, but `slices` is 4; give one of them"),
+        ("2 x h100:4x8", {}, r"2 slices, which are tori of TPUs; for more of 'h100', describe 'h100:8x8'"),
         ("v7:4x4", {}, r"no hardware 'v7'"),
-        ("gpu:8", {}, r"'gpu' does not say which GPUs; name one of a100, h100, h200, b200"),
-        ("h100:1x8", {"slices": 2}, r"`slices` is 2; TPUs have one or more, and other devices have one"),
-        ("v5e:4x4", {"slices": 0}, r"`slices` is 0"),
+        ("gpu:8", {}, r"'gpu' does not say which GPUs; name one of a100, h100, a3_high, "),
+        ("h100:1x8", {"slices": 2}, r"there are 2 slices, which are tori of TPUs; .* 'h100:2x8'"),
+        ("v5e:4x4", {"slices": 0}, r"there are 0 slices; give 1 or more"),
         ("h100:1x8", {"wrap": (True,)}, r"`wrap` is of the torus of TPUs, and h100 has none"),
         (
             "v5p:4x4x4",

@@ -1,6 +1,7 @@
 """The presets of hardware: that they agree with one another, and how they are found."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -144,7 +145,7 @@ def test_cache_tells_devices_of_one_name_apart(register, monkeypatch):
             {"name": "v9", "compiler_name": ""},
             "'v9' is a TPU without `compiler_name`",
         ),
-        ("h100", {"name": "b300", "gpu_target": None}, "'b300' is a GPU without `gpu_target`, .*; give a `GpuTarget`"),
+        ("h100", {"name": "b300", "bf16_flops": 0.0}, "'b300' has the bf16_flops 0.0; it is a number above 0"),
         ("tpu7x", {"name": "v9", "links_in_chip": 0}, "'v9' has 2 devices on a chip; give `links_in_chip`"),
     ],
 )
@@ -160,5 +161,98 @@ def test_a_device_is_registered_once(register):
         register("h100", name="h100_nvl", hbm_available=94 * 2**30)
     with pytest.raises(TypeError, match="`hardware` is a `Hardware`, not a dict"):
         register_hardware({})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="XLA cannot compile for 'b300' without its `gpu_target`"):
-        _hardware.format_gpu_target(dataclasses.replace(get_hardware("b200"), name="b300", gpu_target=None))
+
+
+def test_a_gpu_without_a_compiler_is_screened_and_fits_programs():
+    def loss(weight, x):
+        return nym.mean(nym.dot(x, weight, axis="embed")).array
+
+    weight = nym.NamedArray(jax.ShapeDtypeStruct((512, 256), "float32"), ("embed", "mlp"))
+    x = nym.NamedArray(jax.ShapeDtypeStruct((1024, 512), "float32"), ("batch", "embed"))
+    message = "there is no compiler for 'mi300x': XLA's plugin compiles for GPUs of NVIDIA, those with a `gpu_target`"
+    with pytest.raises(ValueError, match=message):
+        compile_for(loss, weight, x, devices="mi300x:1x8", mesh={"data": 8})
+    plan = nym.planner.plan(loss, weight, x, devices="mi300x:1x8")
+    assert {one.stage for one in plan.evaluations} == {"screened"} and not plan.fits and not plan.versions
+    assert "which candidates fit is not known, since there is no compiler for mi300x" in " ".join(str(plan).split())
+    program = compile_for(loss, weight, x, devices="cpu:8", mesh={"data": 8}, mapping={"batch": "data"}, cache=False)
+    report = nym.planner.memory_report(program, device="mi300x")
+    assert report.available == get_hardware("mi300x").hbm_available
+
+
+def write_hardware(folder, content, ending=".json"):
+    path = folder / f"machines{ending}"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_a_file_has_devices_with_the_figures_that_differ(register, tmp_path):
+    path = write_hardware(
+        tmp_path,
+        """
+        [slow_v5e]
+        base = "v5e"
+        network_bandwidth = 1_000_000_000
+
+        [h100_cut]
+        base = "H100"
+        hbm_available = 60e9
+        gpu_target.multiprocessors = 100
+        """,
+        ".toml",
+    )
+    v5e, h100 = nym.planner.read_hardware(path)
+    assert v5e == dataclasses.replace(get_hardware("v5e"), name="slow_v5e", network_bandwidth=1e9, aliases=())
+    target = dataclasses.replace(get_hardware("h100").gpu_target, multiprocessors=100)
+    assert h100 == dataclasses.replace(
+        get_hardware("h100"), name="h100_cut", hbm_available=60 * 10**9, gpu_target=target
+    )
+    assert isinstance(h100.hbm_available, int) and isinstance(v5e.network_bandwidth, float)
+    assert str(described_devices("2 x slow_v5e:4x4")[0].topology) == "2 x slow_v5e:4x4"
+    assert nym.planner.read_hardware(path) == (v5e, h100)  # the same ones
+
+
+def test_a_file_has_devices_that_no_preset_is_like(register, tmp_path):
+    fields = {**dataclasses.asdict(get_hardware("b200")), "name": "b300", "aliases": ["gb300"]}
+    del fields["name"], fields["chip_config"]
+    [b300, half] = nym.planner.read_hardware(
+        write_hardware(tmp_path, {"b300": fields, "half": {"base": "b300", "network_bandwidth": 25e9}})
+    )
+    assert b300 == dataclasses.replace(get_hardware("b200"), name="b300", aliases=("gb300",))
+    assert get_hardware("gb300") is b300 and half.network_bandwidth == 25e9
+    del fields["clock"], fields["platform"]
+    with pytest.raises(ValueError, match=r"'b301' in '.*' lacks platform, clock; give them, or a `base` that has them"):
+        nym.planner.read_hardware(write_hardware(tmp_path, {"b301": fields}))
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        ("[x", ValueError, r"machines.json' cannot be read as JSON: "),
+        ("[1]", ValueError, r"does not have a table for each device by its name, such as \{'h100_ethernet': \{'base'"),
+        ({"base": "h100"}, ValueError, "does not have a table for each device"),
+        ({"x": {"base": "h10"}}, ValueError, r"the base of 'x' in '.*' is not known: no hardware 'h10'; did you mean"),
+        ({"x": {"base": "h100", "network_bandwith": 1e9}}, ValueError,
+         r"'x' in '.*' has a field 'network_bandwith' that there is not; did you mean 'network_bandwidth'\?"),
+        ({"x": {"base": "h100", "clock": "fast"}}, TypeError, r"'clock' of 'x' in '.*' is a number, not 'fast'"),
+        ({"x": {"base": "h100", "links": 1.5}}, TypeError, r"'links' of .* is a whole number, not 1.5"),
+        ({"x": {"base": "h100", "cores": True}}, TypeError, r"'cores' of .* is a whole number, not True"),
+        ({"x": {"base": "h100", "platform": "rocm"}}, ValueError, r"is one of 'tpu', 'gpu', 'cpu', not 'rocm'"),
+        ({"x": {"base": "h100", "aliases": "y"}}, TypeError, r"'aliases' of .* is a list, not 'y'"),
+        ({"x": {"base": "h100", "gpu_target": 9}}, TypeError, r"'gpu_target' of .* is a table of the fields of `Gpu"),
+        ({"x": {"base": "mi300x", "gpu_target": {"l2_cache": 9}}}, ValueError,
+         r"'gpu_target' of 'x' in '.*' lacks compute_capability, multiprocessors, "),
+        ({"x": {"base": "h100", "hbm_bytes": -1}}, ValueError, "'x' has the hbm_bytes -1; it is a number above 0"),
+        ({"v5e": {"base": "v5e", "clock": 1e9}}, ValueError, "'v5e' is the name of another device; give this one"),
+    ],
+)  # fmt: skip
+def test_a_file_that_describes_no_devices_is_refused(register, tmp_path, content, error, message):
+    with pytest.raises(error, match=message):
+        nym.planner.read_hardware(write_hardware(tmp_path, content))
+
+
+def test_a_file_of_hardware_is_there_and_says_its_format(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no file of hardware '.*/machines.toml'"):
+        nym.planner.read_hardware(tmp_path / "machines.toml")
+    with pytest.raises(ValueError, match=r"a file of hardware ends in .toml or .json, .*; the path is 'machines.yaml'"):
+        nym.planner.read_hardware("machines.yaml")

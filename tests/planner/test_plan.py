@@ -6,6 +6,7 @@ import sys
 import jax
 import matplotlib.image
 import pytest
+from matplotlib.text import Text
 
 import axonym as nym
 from axonym.planner import Plan, described_devices, get_hardware, read_plan
@@ -18,6 +19,7 @@ from tests.planner.plans import (
     MIB,
     PLAN,
     REPLICATED,
+    SCREENED,
     SPLIT,
     TOO_LARGE,
     V5E,
@@ -45,6 +47,16 @@ def test_speed_and_utilization_are_those_of_the_whole_machine():
     assert PLAN.tokens_per_second() == 2**20 / seconds
     assert PLAN.mfu() == pytest.approx(8.03e9 * 6 * 2**20 / (seconds * 256 * 197e12))
     assert PLAN.mfu(2) == pytest.approx(PLAN.mfu() * seconds / 2.45)
+
+
+def test_without_tokens_samples_are_counted():
+    plan = dataclasses.replace(PLAN, tokens=0, samples=100)
+    assert plan.samples_per_second() == 100 / BEST.time.total and plan.tokens_per_second() == 0
+    heads, _, best = str(plan).splitlines()[2:5]
+    assert re.split(r"  +", heads)[3:5] == ["samples/s", "a device"] and re.split(r"  +", best)[4:6] == [
+        "48.2",
+        "0.188",
+    ]
 
 
 def test_devices_of_chips_with_two_are_all_counted():
@@ -159,6 +171,51 @@ def test_shortfall_of_arguments_alone_is_told_so():
     assert "its arguments alone lack 74 GiB on a device" in str(plan)
 
 
+@pytest.mark.parametrize(
+    ("evaluations", "stopped_by", "has_verdict", "text"),
+    [
+        ((KEPT, REPLICATED), "", True, "nothing fits; nearest is rank 1, data 64 x model 4, policy nothing"),
+        ((REPLICATED,), "budget", True, "nothing fits; nearest is rank 1, data 256"),  # no arguments are smaller
+        ((BEST, KEPT), "budget", True, "data 64 x model 4 is best"),
+        (
+            *((KEPT, SCREENED), "budget", False),
+            "not known, since the 1 candidate compiled before the budget was used up does not fit; nearest is rank 1",
+        ),
+        ((SCREENED,), "budget", False, "none was compiled before the budget was used up; give a longer `budget`"),
+        ((SCREENED,), "interrupt", False, "not known, since none was compiled before the search was interrupted"),
+        ((SCREENED, BROKEN), "error", False, "not known, since none could be compiled: the compiler crashed"),
+    ],
+)
+def test_nothing_fits_is_said_only_if_it_is_known(evaluations, stopped_by, has_verdict, text):
+    plan = dataclasses.replace(PLAN, evaluations=evaluations, stopped_by=stopped_by)
+    assert plan.has_verdict is has_verdict and text in " ".join(str(plan).split())
+    assert has_verdict or "nothing fits" not in str(plan)
+
+
+def set_compute(evaluation, seconds):
+    return dataclasses.replace(evaluation, time=dataclasses.replace(evaluation.time, compute=seconds))
+
+
+def test_step_times_within_the_error_between_candidates_are_ties():
+    assert PLAN.ties == (1,) and "ties" not in str(PLAN)
+    near, far = set_compute(WHOLE, 0.96), set_compute(WHOLE, 1.0)  # 1.91 s and 1.95 s
+    best, compiled = set_compute(BEST, 1.25), set_compute(WIDE, 0.45)  # 1.825 s ±15% and 1.9625 s ±30%
+    plan = dataclasses.replace(PLAN, evaluations=(best, near, far, compiled, set_compute(KEPT, 1.2), SCREENED))
+    assert plan.ties == (1, 2, 4)
+    assert "Ranks 1, 2 and 4 are ties: their step times differ by less than the error between candidates" in str(plan)
+    assert "Ranks 1 to 3 and 5 are ties" in str(dataclasses.replace(plan, evaluations=(best, near, near, far, near)))
+    assert dataclasses.replace(plan, evaluations=(KEPT, KEPT)).ties == ()
+
+
+def test_what_is_saved_for_the_backward_pass_counts_for_what_is_screened():
+    unlikely = dataclasses.replace(SCREENED, saved_bytes=20 * GIB)
+    plan = dataclasses.replace(PLAN, evaluations=(BEST, SCREENED, unlikely, KEPT))
+    assert [plan.is_likely_to_fit(rank) for rank in (1, 2, 3, 4)] == [True, True, False, False]
+    rows = [re.split("  +", line) for line in str(plan).splitlines()]
+    assert [row[-2] for row in rows if row[-1] == "screened"] == ["arguments", "unlikely"]
+    assert "unlikely: the arguments fit, but not beside what is estimated to be saved for the backward" in str(plan)
+
+
 def test_plan_without_a_candidate_tells_the_reasons():
     assert not EMPTY.fits and "no candidate is left" in str(EMPTY) and "31: the same" in str(EMPTY)
     for use in (lambda: EMPTY.best, lambda: EMPTY.compute, EMPTY.mesh, lambda: EMPTY.why("data")):
@@ -199,6 +256,16 @@ def test_file_has_the_plan_as_it_was(tmp_path):
     assert read_plan(EMPTY.to_json(path)) == EMPTY
 
 
+def test_file_of_an_earlier_version_is_read(tmp_path):
+    path, fields = tmp_path / "plan.json", PLAN.to_dict()
+    for name in ("samples", "stopped_by"):
+        del fields[name]
+    for evaluation in fields["evaluations"]:
+        del evaluation["saved_bytes"]
+    path.write_text(json.dumps(fields))
+    assert read_plan(path) == PLAN
+
+
 def test_options_that_json_does_not_have_are_kept_as_text(tmp_path):
     candidate = dataclasses.replace(
         BEST.candidate, options={"policy": jax.checkpoint_policies.dots_saveable, "n": None}
@@ -221,6 +288,7 @@ def damage(**changes):
         '{"format": 2, "mesh": {}, "arrays": {}}',
         damage(seconds="12"),
         damage(top=True),
+        damage(stopped_by="weather"),
         damage(pruned=[]),
         damage(evaluations=[{**PLAN.to_dict()["evaluations"][0], "stage": "guessed"}]),
         damage(evaluations=[{**PLAN.to_dict()["evaluations"][0], "sent": [[["data"], "much"]]}]),
@@ -266,6 +334,13 @@ def test_picture_has_marks_bars_and_the_limit(tmp_path):
     assert len(PLAN.draw(ranks=1).axes[1].texts) == 1
 
 
+def test_picture_tells_what_is_unlikely_to_fit():
+    unlikely = dataclasses.replace(SCREENED, saved_bytes=20 * GIB)
+    candidates, _ = dataclasses.replace(PLAN, evaluations=(BEST, SCREENED, unlikely)).draw().axes
+    labels = [text.get_text() for text in candidates.get_legend().get_texts()]
+    assert labels[1:3] == ["screened (arguments), fits", "screened (arguments), unlikely to fit"]
+
+
 def list_ticks(axis, values):
     formatter = axis.get_major_formatter()
     return [formatter(value, at) for at, value in enumerate(values)]
@@ -290,11 +365,35 @@ def test_ranks_are_around_their_marks_and_bars_say_what_differs():
     close = dataclasses.replace(WHOLE, memory=BEST.memory, time=BEST.time)
     candidates, steps = dataclasses.replace(PLAN, evaluations=(BEST, close, SPLIT)).draw().axes
     assert [text.get_text() for text in candidates.texts] == ["1", "2", "3"]
-    assert len({text.get_position() for text in candidates.texts}) == 3
+    assert candidates.texts[0].get_position() != candidates.texts[1].get_position()  # of marks at one place
     stored = dataclasses.replace(BEST, candidate=dataclasses.replace(BEST.candidate, parameters=BEST.candidate.compute))
     _, steps = dataclasses.replace(PLAN, evaluations=(BEST, stored)).draw().axes
     labels = [label.get_text().split("\n") for label in steps.get_yticklabels()]
     assert labels[0][-1] == "stored with embed over data" and labels[1] == ["2" + labels[0][0][1:], *labels[0][1:-1]]
+
+
+@pytest.mark.parametrize("top", [3, 10])
+def test_ranks_of_near_candidates_do_not_overlap(top):
+    near = [
+        dataclasses.replace(set_compute(BEST, 1.5 + at % 3 / 50), memory={"all": 9 * GIB + at * 64 * MIB})
+        for at in range(12)
+    ]
+    figure = dataclasses.replace(PLAN, evaluations=(*near, KEPT), top=top).draw()
+    figure.draw_without_rendering()
+    candidates = figure.axes[0]
+    boxes = [Text.get_window_extent(text) for text in candidates.texts]  # without the lines to the marks
+    assert [text.get_text() for text in candidates.texts] == [str(rank + 1) for rank in range(top)]
+    for at, box in enumerate(boxes):
+        assert (
+            candidates.bbox.containsx(box.x0)
+            and candidates.bbox.containsy(box.y0)
+            and candidates.bbox.containsx(box.x1)
+        )
+        assert not box.count_overlaps(boxes[:at])
+        marks = [
+            candidates.transData.transform(place) for marks in candidates.collections for place in marks.get_offsets()
+        ]
+        assert not any(box.contains(*mark) for mark in marks)
 
 
 def test_pictures_are_the_same_each_time_and_need_a_format(tmp_path):

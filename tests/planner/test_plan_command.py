@@ -1,5 +1,6 @@
 """`python -m axonym.planner`: what it prints and writes, its exit codes, and what it tells of errors."""
 
+import itertools
 import json
 import re
 import subprocess
@@ -8,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+import axonym as nym
 from axonym.planner import read_plan
 from axonym.planner.__main__ import run_command
 
 
 ROOT = Path(__file__).parents[2]
 STEPS = """
+import gc
+import time
+
 import jax
 
 import axonym as nym
@@ -59,6 +64,16 @@ def make_wrong():
 
 def fail():
     raise KeyError("no data")
+
+
+def lose_interrupt():
+    def interrupt(phase, info):
+        gc.callbacks.remove(interrupt)
+        raise KeyboardInterrupt
+
+    gc.callbacks.append(interrupt)
+    gc.collect()
+    time.sleep(60)
 """
 
 
@@ -98,6 +113,34 @@ def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
     found = capsys.readouterr().out
     assert "nothing fits; nearest is rank 1, data 8: its arguments alone lack 60 TiB on a device" in found
     assert json.loads(file.read_text())["evaluations"][0]["fits"] is False
+
+
+def test_exit_code_says_that_it_is_not_known_what_fits(steps, capsys):
+    arguments = [f"{steps}:make_plain", "--devices"]
+    assert run_command([*arguments, "cpu:8", "--budget", "1e-9"]) == 3
+    text = " ".join(capsys.readouterr().out.split())
+    assert "nothing fits" not in text
+    assert "not known, since none was compiled before the budget was used up; give a longer `budget`" in text
+    assert run_command([*arguments, "mi300x:1x8"]) == 3
+    assert "not known, since there is no compiler for mi300x" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_ctrl_c_has_an_exit_code_and_what_is_known(steps, number, tmp_path, monkeypatch, capsys):
+    compile_for, numbers = nym.planner.compile_for, itertools.count(1)
+
+    def compile_or_stop(*args, **kwargs):
+        if next(numbers) == number:
+            raise KeyboardInterrupt
+        return compile_for(*args, **kwargs)
+
+    monkeypatch.setattr("axonym.planner._search._candidate_compiler.compile_for", compile_or_stop)
+    command = [f"{steps}:make_plain", "--devices", "cpu:8", "--fixed", "mesh.data=8", "compute.batch=data"]
+    assert run_command([*command, "--no-cache", "--json", str(tmp_path / "plan.json")]) == 130
+    plan = read_plan(tmp_path / "plan.json")
+    text = " ".join(capsys.readouterr().out.split())
+    assert plan.stopped_by == "interrupt" and plan.fits is (number == 2) and "interrupted: only the candidates" in text
+    assert ("none was compiled before the search was interrupted" in text) is (number == 1)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +206,23 @@ def test_progress_is_a_line_for_each_candidate_if_asked(steps, tmp_path, capsys)
     assert any((tmp_path / "programs").iterdir())
     assert run_command([*command, "--no-cache"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_file_of_hardware_names_devices(steps, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("axonym.planner._machine._hardware._registered", {})
+    path = tmp_path / "mine.toml"
+    path.write_text("[tiny_cpu]\nbase = 'cpu'\nhbm_available = 1_000_000\n")
+    fixed = ["--fixed", "mesh.data=8", "compute.batch=data", "parameters.embed=", "parameters.mlp="]
+    command = [f"{steps}:make_plain", "--devices", "tiny_cpu:8", *fixed, "--no-cache"]
+    assert run_command([*command, "--hardware", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("tiny_cpu:8, 8 devices with 976.6 KiB each: data 8 is best")
+    assert run_command([*command, "--hardware", str(tmp_path / "no.toml")]) == 2
+    assert "axonym.planner: there is no file of hardware" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_not_lost_in_the_garbage_collector(steps, capsys):
+    assert run_command([f"{steps}:lose_interrupt", "--devices", "cpu:8"]) == 130
+    assert capsys.readouterr().err == "axonym.planner: stopped\n"
 
 
 def test_help_says_what_the_function_returns(capsys):

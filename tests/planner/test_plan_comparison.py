@@ -80,6 +80,25 @@ def test_what_was_only_screened_is_compared_with_the_screened_best():
     assert alone.why("embed").alternatives[0].seconds == REPLICATED.time.total - BEST.time.total
 
 
+def test_what_is_not_known_to_fit_is_not_shown_as_better():
+    text = " ".join(str(PLAN.why("policy")).split())  # KEPT is faster, and does not fit
+    assert "1.72 s ±30% 30.6 GiB no, 14.9 GiB over compiled with policy nothing" in text and "computes" not in text
+    candidate = dataclasses.replace(SCREENED.candidate, policy="none")
+    fast = dataclasses.replace(SCREENED, candidate=candidate, time=dataclasses.replace(SCREENED.time, compute=1.0))
+    unlikely = dataclasses.replace(fast, saved_bytes=40 * GIB)
+    for screened, shown in (
+        (fast, "1.00 s ±30% not known 360 MiB arguments screened with policy none, microbatches=1 Times of"),
+        (
+            unlikely,
+            "1.00 s ±30% 360 MiB unlikely screened with policy none, microbatches=1; saves about 40 GiB for the ",
+        ),
+    ):
+        found = dataclasses.replace(PLAN, evaluations=(BEST, screened)).why("policy")
+        assert shown in " ".join(str(found).split()) and found.to_dict()["alternatives"][0]["fits"] is None
+    slow = dataclasses.replace(unlikely, time=dataclasses.replace(unlikely.time, compute=2.0))
+    assert "+600.0 ms (+43%)" in str(dataclasses.replace(PLAN, evaluations=(BEST, slow)).why("policy"))
+
+
 def test_choices_stored_otherwise_than_computed_have_both():
     candidate = dataclasses.replace(BEST.candidate, parameters={"mlp": ("data", "model"), "heads": ()})
     plan = dataclasses.replace(PLAN, evaluations=(BEST, dataclasses.replace(BEST, candidate=candidate)))

@@ -21,6 +21,7 @@ import axonym as nym
 from axonym.nn import Linear, Stacked
 from axonym.planner._machine._hardware import get_hardware
 from axonym.planner._program._named_program import trace_named_program
+from axonym.planner._search import _nearest_fits as nearest_fits
 from axonym.planner._search._nearest_fits import choose_larger_devices
 from axonym.planner._search._screening import Screening, count_saved_bytes
 from axonym.planner._search._search_space import list_candidates, parse_fixed
@@ -449,7 +450,7 @@ def test_a_batch_in_microbatches_is_sharded():
         sharded = {
             one.candidate.options["microbatches"] for one in found.evaluations if "batch" in one.candidate.compute
         }
-        assert sharded == {1, 2} and not found.fits and "none was compiled; give a longer `budget`" in str(found)
+        assert sharded == {1, 2} and not found.fits and "give a longer `budget`" in str(found)
     assert "has size 64, which is not divisible by 3 microbatches" in str(
         nym.planner.plan(step, make_model(), X, devices="cpu:8", options={"microbatches": (1, 3)}, budget=1e-9).pruned
     )
@@ -488,8 +489,21 @@ def test_tokens_are_whole_numbers_with_axes_of_the_data():
 
     arguments = make_shape(vocab=BATCH, embed=EMBED), make_shape("int32"), make_shape("int32", batch=BATCH, pos=4)
     found = nym.planner.plan(step, *arguments, devices="cpu:4", fixed={"mesh": {"data": 4}}, budget=1e-9)
-    assert found.tokens == 4 * BATCH
-    assert nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=1e-9).tokens == 0
+    assert (found.tokens, found.samples) == (4 * BATCH, BATCH) and "tokens/s" in str(found)
+    found = nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=1e-9)
+    assert (found.tokens, found.samples) == (0, BATCH)
+
+
+def test_images_are_counted_as_samples():
+    def step(weight, images, labels):
+        logits = nym.dot(images.astype("float32"), weight, axis=("channel", "height", "width"))
+        return nym.mean(nym.nn.cross_entropy_loss(logits, "label", labels)).array
+
+    weight = make_shape(channel=3, height=8, width=8, label=10)
+    images, labels = make_shape("uint8", batch=BATCH, channel=3, height=8, width=8), make_shape("int32", batch=BATCH)
+    found = nym.planner.plan(step, weight, images, labels, devices="cpu:4", fixed=DATA, budget=1e-9)
+    assert (found.tokens, found.samples) == (0, BATCH)
+    assert found.samples_per_second() == BATCH / found.best.time.total and "  samples/s  " in str(found)
 
 
 @pytest.fixture
@@ -531,7 +545,7 @@ def test_the_mapping_of_the_caller_does_not_count(make_plan):
 def test_an_interrupted_search_returns_what_it_knows(make_plan, fail_at):
     fail_at({2: KeyboardInterrupt()})
     found = make_plan(fixed=DATA)
-    assert [one.stage for one in found.evaluations].count("compiled") == 1
+    assert [one.stage for one in found.evaluations].count("compiled") == 1 and found.stopped_by == "interrupt"
     assert found.notes == ("interrupted: only the candidates that were compiled until then are here",)
 
 
@@ -540,7 +554,7 @@ def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, fail
     fail_at({2: late, 3: OSError("the disk is full: free some of it")})
     found = make_plan(fixed=DATA)
     assert found.best.stage == "compiled" and "3600 seconds" in found.evaluations[-1].problem
-    assert "the disk is full" in found.notes[0]
+    assert "the disk is full" in found.notes[0] and found.stopped_by == "error"
 
 
 @pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")
@@ -597,6 +611,20 @@ def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
     assert any(note.startswith("it would fit on 'cpu:") for note in found.notes), found.notes
     alone = make_plan(devices="cpu:1")
     assert not alone.fits and alone.notes[-1] == "one device cannot shard it; plan for more, such as 'cpu:2'"
+
+
+def test_what_would_fit_has_sizes_that_the_mesh_divides(cache, monkeypatch):
+    """Also where the batch has one sample for each device, and can be neither halved nor divided further."""
+    small = dataclasses.replace(get_hardware("cpu"), hbm_available=215_000)  # of 238,044 on four devices
+    monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
+    monkeypatch.delitem(nearest_fits._CHANGES, "another policy")
+    x = make_shape(batch=4, pixel=PIXEL)
+    fixed = {"mesh": {"data": 4}, "compute": {"batch": "data"}, "parameters": {"embed": "data"}}
+    found = nym.planner.plan(train_step, make_model(), x, devices="cpu:4", fixed=fixed, cache=cache)
+    assert not found.fits and not any("divisible" in note for note in found.notes)
+    assert any(
+        re.match(r"it would fit on 'cpu:8' with `data` of size 8 and `batch` of size 8, ", note) for note in found.notes
+    ), found.notes
 
 
 @pytest.mark.parametrize(
@@ -704,11 +732,11 @@ def test_parameters_may_be_stored_over_an_axis_that_computing_leaves():
         ("v5e:2x4", "v5e:4x4"),
         ("v5e:4x4", "v5e:4x8"),
         ("v5e:8x4", "v5e:8x8"),
-        ("v6e:16x16", "2 slices of v6e:16x16"),
+        ("v6e:16x16", "2 x v6e:16x16"),
         ("v5p:2x2x1", "v5p:2x2x2"),
         ("v5p:4x4x4", "v5p:4x4x8"),
         ("v4:4x4x8", "v4:4x8x8"),
-        ("v5p:16x16x16", "2 slices of v5p:16x16x16"),
+        ("v5p:16x16x16", "2 x v5p:16x16x16"),
         ("h100:1x1", "h100:2x1"),
         ("h100:4x8", "h100:8x8"),
         ("cpu:8", "cpu:16"),

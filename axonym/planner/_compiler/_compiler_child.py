@@ -1,7 +1,8 @@
 """The process that compiles a lowered program for described devices: `python _compiler_child.py FOLDER`.
 
 It reads `job.json` and the program from the folder and writes `result.json` and the optimized program there. It imports
-JAX alone, so that it starts fast, and ends when its standard input does: with the process that started it. Relies on
+JAX alone, so that it starts fast, and ends when its standard input does: with the process that started it, whose folder
+it then removes. Relies on
 what JAX does not promise: that the client of described devices has `compile(module, executable_devices,
 compile_options)`, and `xla_client.DeviceList`. Seen in jax 0.10.2 and 0.12.0.1. Should these change, nothing compiles
 for described devices, and the error of the child is shown.
@@ -9,6 +10,7 @@ for described devices, and the error of the child is shown.
 
 import json
 import os
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -21,6 +23,8 @@ from jax.extend.backend import get_compile_options
 from jaxlib import xla_client
 
 
+FOLDER_PREFIX = "axonym-compile-"  # as in `run_compiler`
+_MOST_REMOVALS = 10  # of a folder into which the compiler may be writing
 _MEMORY = ("argument", "output", "alias", "temp", "host_argument", "host_output", "host_temp")  # as in `ProgramMemory`
 
 
@@ -63,15 +67,21 @@ def compile_job(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     return {"memory": {**memory, "peak_bytes": stats.peak_memory_in_bytes}}
 
 
-def wait_for_end() -> None:
-    """Ends this process when its standard input does; a search that is killed would leave it for minutes."""
+def wait_for_end(folder: Path) -> None:
+    """Ends this process when its standard input does; a search that is killed would leave it for minutes.
+
+    Nobody else removes the folder then, if it is a temporary one.
+    """
     os.read(0, 1)
+    for _ in range(_MOST_REMOVALS):
+        if folder.name.startswith(FOLDER_PREFIX) and folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
 def compile_request() -> None:
-    threading.Thread(target=wait_for_end, daemon=True).start()
     folder = Path(sys.argv[1])
+    threading.Thread(target=wait_for_end, args=(folder,), daemon=True).start()
     job = json.loads((folder / "job.json").read_text())
     if job["platform"] == "cpu":
         jax.config.update("jax_num_cpu_devices", len(job["order"]))

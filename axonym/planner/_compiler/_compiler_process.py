@@ -4,8 +4,10 @@ With `stop_early`, the child is stopped once XLA for TPUs has written the memory
 it generates code. What it writes is private to XLA: should that change, the child runs to its end.
 """
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +26,8 @@ from .._program._compiler_output import ProgramMemory, read_buffer_assignment, r
 
 _CHILD = Path(__file__).with_name("_compiler_child.py")
 _POLL_SECONDS = 0.03
+_FOLDER_PREFIX = "axonym-compile-"  # by which the child knows that it may remove the folder
+_LEAST_FREE_BYTES = 2**16  # on a disk that is not full
 _MOST_ERROR_LINES = 12
 _COMPILER_VARIABLES = ("XLA_", "JAX_", "TPU_", "LIBTPU_", "ALLOW_MULTIPLE_LIBTPU_LOAD")
 LIBTPU_ENVIRONMENT = {  # of a process that describes TPUs and has none
@@ -122,11 +126,14 @@ def find_versions(topology: Topology) -> dict[str, str]:
 
     Raises:
         ModuleNotFoundError: If the compiler is not installed.
+        ValueError: If there is none, as for GPUs of AMD.
     """
     versions = {name: version(name) for name in ("jax", "jaxlib")}
-    platform = get_hardware(topology.hardware).platform
-    if platform in PLUGINS:
-        plugin = PLUGINS[platform]
+    hardware = get_hardware(topology.hardware)
+    if hardware.platform == "gpu":
+        format_gpu_target(hardware)  # raises the error
+    if hardware.platform in PLUGINS:
+        plugin = PLUGINS[hardware.platform]
         folder = find_plugin_folder(plugin)
         distribution = next(iter(distributions(name=plugin.package, path=[folder] if folder else sys.path)), None)
         if distribution is None:
@@ -156,12 +163,22 @@ def run_compiler(job: CompileJob, timeout: float) -> CompileResult:
         ValueError: If the compiler refuses an option.
         RuntimeError: If it ends otherwise without a result.
     """
-    with tempfile.TemporaryDirectory(prefix="axonym-compile-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        write_job(job, folder)
-        exit_code, cpu_seconds = _run_child(job, folder, timeout)
-        result = _read_result(job, folder, exit_code)
+    try:
+        with tempfile.TemporaryDirectory(prefix=_FOLDER_PREFIX, ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            write_job(job, folder)
+            exit_code, cpu_seconds = _run_child(job, folder, timeout)
+            result = _read_result(job, folder, exit_code)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise _make_disk_error(job) from error
     return replace(result, cpu_seconds=cpu_seconds)
+
+
+def _make_disk_error(job: CompileJob, log: str = "") -> OSError:
+    where = f"the compiler for '{job.topology}' writes to {tempfile.gettempdir()!r}"
+    return OSError(f"the disk is full: {where}; free some of it or set TMPDIR\n{log}".rstrip())
 
 
 def write_job(job: CompileJob, folder: Path) -> None:
@@ -216,13 +233,13 @@ def describe_topology(topology: Topology) -> tuple[str, dict[str, Any]]:
 def make_environment(platform: str, logs: str | os.PathLike[str]) -> dict[str, str]:
     """Returns the environment of the child: this one without settings of XLA, and with those that libtpu needs.
 
-    libtpu writes files to the folder `logs`, which would otherwise be that of temporary files.
+    The compiler writes files of its own to the folder `logs`, which would otherwise be that of temporary files.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_COMPILER_VARIABLES)}
     plugin = PLUGINS.get(platform)
     folder = find_plugin_folder(plugin) if plugin else ""
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, environment.get("PYTHONPATH", "")]))
-    environment["JAX_PLATFORMS"] = "cpu"
+    environment |= {"JAX_PLATFORMS": "cpu", "TMPDIR": os.fspath(logs)}
     if platform == "tpu":
         environment |= {**LIBTPU_ENVIRONMENT, "TPU_LOG_DIR": os.fspath(logs)}
     return environment
@@ -239,6 +256,7 @@ def _run_child(job: CompileJob, folder: Path, timeout: float) -> tuple[int | Non
             stdin=subprocess.PIPE,  # which ends with this process, and the child with it
             stdout=subprocess.DEVNULL,
             stderr=errors,
+            start_new_session=True,  # so that Ctrl-C reaches this process alone, which ends the child
         )
         try:
             while True:
@@ -327,13 +345,12 @@ def _explain_end(job: CompileJob, exit_code: int | None, log: Sequence[str]) -> 
     """Returns the error for a child that has ended without a result."""
     last = "\n".join(log[-_MOST_ERROR_LINES:])
     compiler = f"the compiler for '{job.topology}'"
-    if "No space left on device" in last:
-        return OSError(
-            f"the disk is full: {compiler} writes to {tempfile.gettempdir()!r}; free some of it or set TMPDIR\n{last}"
-        )
+    # On a full disk there may be no room for the log that says so.
+    if "No space left on device" in last or shutil.disk_usage(tempfile.gettempdir()).free < _LEAST_FREE_BYTES:
+        return _make_disk_error(job, last)
     if exit_code is not None and exit_code < 0:  # the number of a signal
         name = signal.Signals(-exit_code).name
-        hint = "; there may be too little memory on this machine" if name == "SIGKILL" else ""
+        hint = "; the system may have done so because memory ran short on this machine" if name == "SIGKILL" else ""
         return RuntimeError(f"{compiler} was killed by {name} before it had a result{hint}\n{last}".rstrip())
     colon = ":" if last else ""
     return RuntimeError(f"{compiler} ended with code {exit_code} and without a result{colon}\n{last}".rstrip())

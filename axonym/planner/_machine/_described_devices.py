@@ -4,15 +4,16 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import log2, prod
 from typing import Any
 
 from ._hardware import Hardware, get_hardware
 
 
-_DESCRIPTION = re.compile(r"(\w+):(\d+(?:x\d+)*)")
+_DESCRIPTION = re.compile(r"(?:(\d+)\s*x\s*)?([A-Za-z]\w*):(\d+(?:x\d+)*)")
 _EXAMPLES = {"tpu": {2: "16x16", 3: "4x8x8"}, "gpu": {0: "32x8"}, "cpu": {0: "64"}}  # by platform and torus
 ONE_CHIP = (1, 1)  # a torus of two dimensions; clouds lend v5e and v6e in hosts of one chip as well
+_TORI_BELOW_CUBES = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))  # that clouds offer; larger ones are of cubes of 4
 _SLICE_IDS = 100_000  # of several slices, libtpu numbers the devices of slice i from (i + 1) times this
 
 
@@ -39,7 +40,7 @@ class Topology:
 
     def __str__(self) -> str:
         name = f"{self.hardware}:{'x'.join(map(str, self.sizes))}"
-        return name if self.slices == 1 else f"{self.slices} slices of {name}"
+        return name if self.slices == 1 else f"{self.slices} x {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,9 @@ def described_devices(
     Args:
         description: The name of a preset or of registered hardware, and sizes: for TPUs, the chips along the dimensions
             of the torus (`"v5e:16x16"`, `"v5p:4x8x8"`, or one chip, `"v6e:1x1"`); for GPUs, hosts and GPUs in each
-            (`"h100:32x8"`); for CPUs, a number (`"cpu:64"`).
-        slices: How many of these tori there are, connected by the data-center network.
+            (`"h100:32x8"`), where a host of GB200 is all that NVLink connects (`"gb200:2x72"`); for CPUs, a number
+            (`"cpu:64"`). Several tori, connected by the data-center network, are `"2 x v5e:16x16"`.
+        slices: How many of these tori there are, where the description does not say it.
         wrap: For each dimension of the torus, whether its ends are connected; None for what is usual, see
             [`Hardware.find_wrap`][axonym.planner.Hardware.find_wrap].
 
@@ -107,17 +109,30 @@ def described_devices(
 
     Raises:
         TypeError: If the description is not a string.
-        ValueError: If the description, `slices` or `wrap` is not one of a machine.
+        ValueError: If the description, `slices` or `wrap` is not one of a machine. Tori are those that clouds offer: of
+            two dimensions, powers of two of which the longer is at most twice the shorter; of three, cubes of 4 or
+            parts of one; and no larger than `Hardware.max_chips`.
 
     Example:
         >>> import axonym as nym
         >>> mesh = nym.create_mesh({"data": 64, "model": 4}, devices=nym.planner.described_devices("v5e:16x16"))
         >>> dict(mesh.shape), mesh.devices[0, 0].device_kind
         ({'data': 64, 'model': 4}, 'TPU v5 lite')
+        >>> len(nym.planner.described_devices("2 x v5e:16x16"))
+        512
     """
-    hardware, sizes = _parse_description(description)
-    if slices < 1 or (slices > 1 and hardware.platform != "tpu"):
-        raise ValueError(f"`slices` is {slices}; TPUs have one or more, and other devices have one")
+    hardware, described_slices, sizes = _parse_description(description)
+    if described_slices is not None and slices not in (1, described_slices):
+        raise ValueError(f"{description!r} has {described_slices} slices, but `slices` is {slices}; give one of them")
+    slices = slices if described_slices is None else described_slices
+    if slices < 1:
+        raise ValueError(f"there are {slices} slices; give 1 or more")
+    if slices > 1 and hardware.platform != "tpu":
+        more = "x".join(map(str, (slices * sizes[0], *sizes[1:])))
+        raise ValueError(
+            f"there are {slices} slices, which are tori of TPUs; for more of {hardware.name!r}, describe "
+            f"'{hardware.name}:{more}'"
+        )
     if wrap is None:
         wrap = hardware.find_wrap(sizes) if hardware.platform == "tpu" else ()
     elif hardware.platform != "tpu":
@@ -182,12 +197,13 @@ def choose_devices(devices: Any) -> tuple[DescribedDevice, ...]:
     return described
 
 
-def _parse_description(description: str) -> tuple[Hardware, tuple[int, ...]]:
+def _parse_description(description: str) -> tuple[Hardware, int | None, tuple[int, ...]]:
+    """Returns the hardware, the number of slices if the description has it, and the sizes of one."""
     if not isinstance(description, str):
         raise TypeError(f"a description is a string such as 'v5e:16x16', not a {type(description).__name__}")
     hardware = get_hardware(re.sub(r"-\d+$", "", description.strip()))  # without the number of "v5e-8"
     match = _DESCRIPTION.fullmatch(description.strip())
-    sizes = tuple(map(int, match[2].split("x"))) if match else ()
+    sizes = tuple(map(int, match[3].split("x"))) if match else ()
     dims = {"tpu": hardware.torus_dims, "gpu": 2, "cpu": 1}[hardware.platform]
     if len(sizes) != dims or 0 in sizes:
         size_kinds = {
@@ -199,13 +215,60 @@ def _parse_description(description: str) -> tuple[Hardware, tuple[int, ...]]:
             f"{description!r} does not describe a machine: {hardware.name} takes {size_kinds[hardware.platform]}, as "
             f"in '{hardware.name}:{_choose_example(hardware, description)}'"
         )
-    if hardware.platform == "tpu" and any(size % 2 for size in sizes[:2]) and sizes != ONE_CHIP:
-        single = f"; a single chip is '{hardware.name}:1x1'" if dims == len(ONE_CHIP) else ""
-        raise ValueError(
-            f"{description!r} does not describe a machine: hosts have 2 x 2 chips, so the first two sizes are "
-            f"even{single}"
-        )
-    return hardware, sizes
+    slices = int(match[1]) if match and match[1] else None
+    _check_sizes(description, hardware, slices, sizes)
+    return hardware, slices, sizes
+
+
+def _check_sizes(description: str, hardware: Hardware, slices: int | None, sizes: tuple[int, ...]) -> None:
+    """Raises an error for a machine that there is not, with the nearest one that there is."""
+    problem, nearest = "", sizes
+    if hardware.platform == "gpu" and sizes[1] > hardware.devices_per_host:
+        hosts = -(-prod(sizes) // hardware.devices_per_host)
+        problem, nearest = f"a host has at most {hardware.devices_per_host} GPUs", (hosts, hardware.devices_per_host)
+    elif hardware.platform == "tpu":
+        chips, tori = prod(sizes), _list_tori(hardware, prod(sizes))
+        if tuple(sorted(sizes)) in map(tuple, map(sorted, tori)):
+            return
+        if hardware.max_chips and chips > hardware.max_chips:
+            problem = f"a torus has at most {hardware.max_chips:,} chips"
+            parts = -(-chips // hardware.max_chips)
+            slices, chips = parts * (slices or 1), chips / parts
+        elif any(size % 2 for size in sizes[:2]):
+            problem = "hosts have 2 x 2 chips, so the first two sizes are even"
+        elif hardware.torus_dims == len(ONE_CHIP):
+            problem = "tori have sizes that are powers of two, of which the longer is at most twice the shorter"
+        else:
+            problem = "tori are made of cubes of 4 x 4 x 4 chips, or a part of one"
+
+        def rank_torus(torus: tuple[int, ...]) -> tuple[float, float, int]:
+            return abs(log2(prod(torus) / chips)), _measure_distance(torus, sizes), max(torus)
+
+        nearest = min(tori, key=rank_torus)
+    if problem:
+        topology = Topology(hardware.name, nearest, slices or 1, ())
+        raise ValueError(f"{description!r} does not describe a machine: {problem}; the nearest is '{topology}'")
+
+
+def _list_tori(hardware: Hardware, chips: int) -> list[tuple[int, ...]]:
+    """Returns the tori that clouds offer, at most twice as large as so many chips, with sizes in ascending order.
+
+    Source: the pages of Google Cloud on v4, v5e, v5p, v6e and TPU7x.
+    """
+    most = min(hardware.max_chips or 2 * chips, 2 * chips)
+    if hardware.torus_dims == len(ONE_CHIP):
+        squares = [(2**i, 2**i) for i in range(most.bit_length())]
+        tori = [*squares, *((side, 2 * side) for side, _ in squares[1:])]
+    else:
+        sides = range(4, most // 16 + 1, 4)
+        cubes = [(x, y, z) for x, y, z in itertools.combinations_with_replacement(sides, 3) if x * y * z <= most]
+        tori = [*_TORI_BELOW_CUBES, *cubes]
+    return [torus for torus in tori if prod(torus) <= most] or tori[:1]
+
+
+def _measure_distance(torus: Sequence[int], sizes: Sequence[int]) -> float:
+    """Returns how much the sizes of two tori differ, in any order."""
+    return sum(abs(log2(first / second)) for first, second in zip(sorted(torus), sorted(sizes), strict=True))
 
 
 def _choose_example(hardware: Hardware, description: str) -> str:

@@ -1,8 +1,9 @@
 """`Hardware`: the published figures of a device and of its network; presets of TPUs and GPUs, and how to add others."""
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -57,7 +58,7 @@ class Hardware:
         hbm_available: The bytes that programs can use.
         hbm_bandwidth: Bytes a second between memory and the device.
         clock: Cycles a second of its matrix units; on TPUs, of the cycles that XLA estimates.
-        devices_per_host: How many devices a host has.
+        devices_per_host: How many devices a host has; of GPUs, how many NVLink or its like connects.
         devices_per_chip: How many devices a chip has. They share its links.
         links: How many links a chip has to its neighbors in a torus; 0 for a switched network.
         link_bandwidth: Bytes a second of a link, one way. On GPUs, those of a GPU to the others of its host.
@@ -72,7 +73,8 @@ class Hardware:
         aliases: Other names of it, such as `"v5litepod"`.
         compiler_name: Of TPUs, the name that libtpu knows it by.
         chip_config: Of TPUs, libtpu's name for how the cores of a chip work together, where it has to be told.
-        gpu_target: Of GPUs, what XLA has to know to compile for it.
+        gpu_target: Of GPUs, what XLA has to know to compile for it; None if there is no compiler for it here, as for
+            GPUs of AMD. Its memory and speed still count for reports, and a plan screens candidates by them.
 
     Example:
         >>> import axonym as nym
@@ -107,6 +109,11 @@ class Hardware:
     chip_config: str = ""
     gpu_target: GpuTarget | None = None
 
+    @property
+    def has_compiler(self) -> bool:
+        """Whether programs can be compiled for it: for GPUs of NVIDIA, but not for those of AMD."""
+        return self.platform != "gpu" or self.gpu_target is not None
+
     def find_wrap(self, topology: tuple[int, ...]) -> tuple[bool, ...]:
         """Returns for each dimension of a torus whether its ends are connected.
 
@@ -128,13 +135,21 @@ class Hardware:
         return (all(size % self.wrap_multiple == 0 for size in topology),) * len(topology)
 
 
+_SLICE_COUNT = re.compile(r"^\s*\d+\s*x(?=\s*[A-Za-z])")  # as in "2 x v5e:16x16"
 _GIB, _MIB = 2**30, 2**20
 _AMPERE = GpuTarget((8, 0), 108, 64, shared_memory=167936, block_shared_memory=166912, l2_cache=40 * _MIB)
 _HOPPER = GpuTarget((9, 0), 132, 128, shared_memory=233472, block_shared_memory=232448, l2_cache=50 * _MIB)
 _BLACKWELL = GpuTarget((10, 0), 148, 128, shared_memory=233472, block_shared_memory=232448, l2_cache=126 * _MIB)
+_GRACE_BLACKWELL = replace(_BLACKWELL, multiprocessors=152, l2_cache=129 * _MIB)
 
 # docs/compile-for.md has the sources of each figure.
 # fmt: off
+_H100 = Hardware(
+    name="h100", platform="gpu", device_kind="NVIDIA H100 80GB HBM3", bf16_flops=989.4e12, int8_flops=1978.9e12,
+    fp8_flops=1978.9e12, hbm_bytes=80 * _GIB, hbm_available=81008 * _MIB, hbm_bandwidth=3352e9, clock=1.98e9,
+    devices_per_host=8, devices_per_chip=1, gpu_target=_HOPPER,
+    links=0, link_bandwidth=450e9, torus_dims=0, wrap_multiple=0, network_bandwidth=50e9, host_bandwidth=64e9,
+)
 _PRESETS = (
     Hardware(
         name="v4", platform="tpu", device_kind="TPU v4", bf16_flops=275e12, int8_flops=275e12, fp8_flops=275e12,
@@ -177,12 +192,9 @@ _PRESETS = (
         devices_per_host=8, devices_per_chip=1, gpu_target=_AMPERE,
         links=0, link_bandwidth=300e9, torus_dims=0, wrap_multiple=0, network_bandwidth=25e9, host_bandwidth=32e9,
     ),
-    Hardware(
-        name="h100", platform="gpu", device_kind="NVIDIA H100 80GB HBM3", bf16_flops=989.4e12, int8_flops=1978.9e12,
-        fp8_flops=1978.9e12, hbm_bytes=80 * _GIB, hbm_available=81008 * _MIB, hbm_bandwidth=3352e9, clock=1.98e9,
-        devices_per_host=8, devices_per_chip=1, gpu_target=_HOPPER,
-        links=0, link_bandwidth=450e9, torus_dims=0, wrap_multiple=0, network_bandwidth=50e9, host_bandwidth=64e9,
-    ),
+    _H100,
+    replace(_H100, name="a3_high", network_bandwidth=12.5e9),
+    replace(_H100, name="a3_mega", network_bandwidth=25e9),
     Hardware(
         name="h200", platform="gpu", device_kind="NVIDIA H200", bf16_flops=989.4e12, int8_flops=1978.9e12,
         fp8_flops=1978.9e12, hbm_bytes=141 * _GIB, hbm_available=143220 * _MIB, hbm_bandwidth=4800e9, clock=1.98e9,
@@ -196,6 +208,18 @@ _PRESETS = (
         links=0, link_bandwidth=900e9, torus_dims=0, wrap_multiple=0, network_bandwidth=50e9, host_bandwidth=64e9,
     ),
     Hardware(
+        name="gb200", platform="gpu", device_kind="NVIDIA GB200", bf16_flops=2500e12, int8_flops=5000e12,
+        fp8_flops=5000e12, hbm_bytes=186 * _GIB, hbm_available=188920 * _MIB, hbm_bandwidth=8000e9, clock=2.062e9,
+        devices_per_host=72, devices_per_chip=1, gpu_target=_GRACE_BLACKWELL,
+        links=0, link_bandwidth=900e9, torus_dims=0, wrap_multiple=0, network_bandwidth=50e9, host_bandwidth=225e9,
+    ),
+    Hardware(
+        name="mi300x", platform="gpu", device_kind="AMD Instinct MI300X", bf16_flops=1307.4e12, int8_flops=2614.9e12,
+        fp8_flops=2614.9e12, hbm_bytes=192 * _GIB, hbm_available=196592 * _MIB, hbm_bandwidth=5300e9, clock=2.1e9,
+        devices_per_host=8, devices_per_chip=1,
+        links=0, link_bandwidth=448e9, torus_dims=0, wrap_multiple=0, network_bandwidth=50e9, host_bandwidth=64e9,
+    ),
+    Hardware(
         name="cpu", platform="cpu", device_kind="cpu", bf16_flops=229.4e12, int8_flops=458.8e12, fp8_flops=229.4e12,
         hbm_bytes=2**42, hbm_available=2**42, hbm_bandwidth=307.2e9, clock=2e9, devices_per_host=1, devices_per_chip=1,
         links=0, link_bandwidth=62e9, torus_dims=0, wrap_multiple=0, network_bandwidth=12.5e9, host_bandwidth=307.2e9,
@@ -203,8 +227,13 @@ _PRESETS = (
 )
 # fmt: on
 HARDWARE: Mapping[str, Hardware] = MappingProxyType({preset.name: preset for preset in _PRESETS})
-"""The presets by name: `v4`, `v5e`, `v5p`, `v6e`, `tpu7x`, `a100`, `h100`, `h200`, `b200` and `cpu`."""
+"""The presets by name: `v4`, `v5e`, `v5p`, `v6e`, `tpu7x`, `a100`, `h100`, `a3_high`, `a3_mega`, `h200`, `b200`,
+`gb200`, `mi300x` and `cpu`."""
 
+_FIGURES = (
+    *("bf16_flops", "int8_flops", "fp8_flops", "hbm_bytes", "hbm_available", "hbm_bandwidth", "clock"),
+    *("devices_per_host", "devices_per_chip", "link_bandwidth", "network_bandwidth", "host_bandwidth"),
+)
 _registered: dict[str, Hardware] = {}
 
 
@@ -213,6 +242,7 @@ def register_hardware(hardware: Hardware) -> None:
 
     A name stays known until the process ends. A plan in a file has the name alone: register the device before you read
     it. Programs for TPUs are compiled for the one that `compiler_name` names, with the memory that libtpu knows of it.
+    [`read_hardware`][axonym.planner.read_hardware] does the same with the devices in a file.
 
     Args:
         hardware: The device. Its name has lower-case letters, digits and underscores, and starts with a letter.
@@ -220,7 +250,7 @@ def register_hardware(hardware: Hardware) -> None:
     Raises:
         TypeError: If it is not a `Hardware`.
         ValueError: If its name does not fit a description, is that of another device, or a figure is missing: the
-            `gpu_target` of a GPU, the `compiler_name` of a TPU, or the `links_in_chip` of a chip of several devices.
+            `compiler_name` of a TPU, or the `links_in_chip` of a chip of several devices.
 
     Example:
         >>> import axonym as nym
@@ -242,10 +272,9 @@ def register_hardware(hardware: Hardware) -> None:
     namesake = _find_hardware(name)
     if name in ("tpu", "gpu") or (namesake is not None and namesake != hardware):
         raise ValueError(f"{name!r} is the name of another device; give this one a name of its own")
-    if hardware.platform == "gpu" and hardware.gpu_target is None:
-        raise ValueError(
-            f"{name!r} is a GPU without `gpu_target`, which XLA needs to compile for it; give a `GpuTarget`"
-        )
+    for figure in _FIGURES:
+        if not 0 < getattr(hardware, figure) < math.inf:
+            raise ValueError(f"{name!r} has the {figure} {getattr(hardware, figure)!r}; it is a number above 0")
     if hardware.platform == "tpu" and not hardware.compiler_name:
         raise ValueError(
             f"{name!r} is a TPU without `compiler_name`, the name that libtpu knows; give that of the nearest one, "
@@ -263,7 +292,7 @@ def get_hardware(name: str) -> Hardware:
     """Returns the figures of a device by its name; upper and lower case are the same.
 
     Args:
-        name: Such as `"v5e"` or `"H100"`, also as the start of a description such as `"v5e:16x16"`.
+        name: Such as `"v5e"` or `"H100"`, also in a description such as `"v5e:16x16"`.
 
     Raises:
         TypeError: If the name is not text.
@@ -276,7 +305,7 @@ def get_hardware(name: str) -> Hardware:
     """
     if not isinstance(name, str):
         raise TypeError(f"hardware is given by its name, such as 'v5e' or 'H100', not by {format_value(name)}")
-    short = name.partition(":")[0].strip().lower()
+    short = _SLICE_COUNT.sub("", name).partition(":")[0].strip().lower()
     hardware = _find_hardware(short)
     if hardware is None:
         presets = {**HARDWARE, **_registered}
@@ -295,7 +324,11 @@ def format_gpu_target(hardware: Hardware) -> str:
     """Returns the description of a GPU as the text of XLA's `GpuTargetConfigProto`."""
     target = hardware.gpu_target
     if target is None:
-        raise ValueError(f"XLA cannot compile for {hardware.name!r} without its `gpu_target`; give it a `GpuTarget`")
+        raise ValueError(
+            f"there is no compiler for {hardware.name!r}: XLA's plugin compiles for GPUs of NVIDIA, those with a "
+            f"`gpu_target`; `memory_report` and `assert_fits` take {hardware.name!r} as the `device` of a program for "
+            "others, and `plan` screens candidates for it"
+        )
     major, minor = target.compute_capability
     return f"""\
 gpu_device_info {{

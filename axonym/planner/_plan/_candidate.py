@@ -12,6 +12,8 @@ from .._step_time._step_time import StepTime
 
 
 Stage: TypeAlias = Literal["screened", "compiled", "timed"]
+StopReason: TypeAlias = Literal["", "budget", "interrupt", "error"]
+_ERROR_BETWEEN_CANDIDATES = 1 / 3  # of the error of a step time, most of which candidates of one step have in common
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class Evaluation:
         sent: By mesh axes, the bytes that a device sends in a step.
         time: The step time.
         problem: Why it cannot be compiled; empty if it can.
+        saved_bytes: If it is only screened, the bytes on a device that loops are estimated to save for the backward
+            pass, beside the arguments.
 
     Example:
         >>> import axonym as nym
@@ -114,6 +118,7 @@ class Evaluation:
     sent: Mapping[MeshAxes, int] = field(hash=False)
     time: StepTime
     problem: str = ""
+    saved_bytes: int = 0
 
     @property
     def bytes(self) -> int:
@@ -187,6 +192,8 @@ class PlanRecord:
     seconds: float
     notes: tuple[str, ...] = ()
     screened: Evaluation | None = None
+    samples: int = 0
+    stopped_by: StopReason = ""
 
     @property
     def hardware(self) -> Hardware:
@@ -215,6 +222,47 @@ class PlanRecord:
         """Whether the best evaluation fits into the memory of a device, as its compiler says."""
         best = self.evaluations[0] if self.evaluations else None
         return best is not None and best.stage != "screened" and best.fits and not best.problem
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether it is known that the best evaluation fits, or that nothing does.
+
+        It is not if the search was stopped before it found one that fits, or compiled none at all. Arguments that alone
+        are too large are enough to know that nothing fits.
+        """
+        if self.fits or not self.evaluations or (self.nearest.stage == "screened" and not self.nearest.fits):
+            return True
+        return not self.stopped_by and self.nearest.stage != "screened"
+
+    @property
+    def ties(self) -> tuple[int, ...]:
+        """The ranks, 1 included, whose step times are too close to that of the best to tell which is the fastest.
+
+        Candidates of one step on one machine have most of the error of a step time in common: operations, XLA's
+        estimates of them, and the speed of the device. A third of the larger error is taken as the error between two
+        of them, which is a judgement, as the error itself is. Only what was compiled and fits is compared.
+        """
+        if not self.fits:
+            return ()
+        best = self.best.time
+        return tuple(
+            rank
+            for rank, evaluation in enumerate(self.evaluations, 1)
+            if evaluation.is_usable
+            and evaluation.stage != "screened"
+            and abs(evaluation.time.total - best.total)
+            <= _ERROR_BETWEEN_CANDIDATES * max(evaluation.time.error, best.error) * best.total
+        )
+
+    def is_likely_to_fit(self, which: int | Evaluation = 1) -> bool:
+        """Returns whether an evaluation fits, or would, if it is only screened, with what its loops save.
+
+        Args:
+            which: A rank or an evaluation; the best if left out.
+        """
+        evaluation = self.get_evaluation(which)
+        held_bytes = evaluation.bytes + evaluation.saved_bytes
+        return evaluation.is_usable and (evaluation.stage != "screened" or held_bytes <= self.hardware.hbm_available)
 
     @property
     def nearest(self) -> Evaluation:
@@ -255,6 +303,14 @@ class PlanRecord:
             which: A rank or an evaluation; the best if left out.
         """
         return self.tokens / self.get_evaluation(which).time.total
+
+    def samples_per_second(self, which: int | Evaluation = 1) -> float:
+        """Returns the samples that all devices process in a second; 0 if the samples of a step are not known.
+
+        Args:
+            which: A rank or an evaluation; the best if left out.
+        """
+        return self.samples / self.get_evaluation(which).time.total
 
     def mfu(self, which: int | Evaluation = 1) -> float:
         """Returns the part of the devices' peak in bfloat16 that the operations of the model alone take.

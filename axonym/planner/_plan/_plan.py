@@ -46,6 +46,9 @@ class Plan(PlanRecord, PrintedTable):
         notes: What was done in another way than usual, and why.
         screened: What the model of the machine says of the best candidate, which candidates that were only screened are
             compared with; None if the best was only screened, too.
+        samples: The size of the batch; 0 if not known.
+        stopped_by: What ended the search before it had compiled what it would: `"budget"`, `"interrupt"` or `"error"`,
+            such as a full disk; empty if nothing did.
 
     Example:
         >>> import axonym as nym

@@ -32,10 +32,13 @@ _TIME_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 _BYTE_UNITS = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 _MOST_LINEAR = 8  # times the least value that the greatest may be for a linear scale
 _MOST_TICKS = 6  # of an axis, so that they have room for their units
+_VERDICTS = {"fits": "#0072b2", "unlikely to fit": "#e69f00", "does not fit": _WRONG_COLOUR}
 _MARKERS = {"timed": ("timed", "o"), "compiled": ("compiled", "s"), "screened": ("screened (arguments)", "^")}
-_LEGEND = {"frameon": False, "fontsize": 8, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
+_LEGEND = {"frameon": False, "fontsize": 8, "loc": "upper center", "ncols": 2}
+_LEGEND_DISTANCE = 0.7  # inches between the axes and its legend, with room for ticks and their label
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "axonym", "font.size": 9, "font.family": "sans-serif"}
 _WIDTH = 11.0  # inches
+_LABEL_SIZE = 11.0  # points from a rank to a mark or to the line of another rank
 _LETTER_WIDTH = 0.0064  # of a letter in a bar, as a share of the width of the picture
 _THIN_SHARE = 1 / 300  # of a turn: thinner bars have an edge of their own colour, so that they are seen
 _OTHER_COLOUR = "#c9c9c9"
@@ -61,6 +64,8 @@ def draw_plan(plan: PlanRecord, path: str | os.PathLike[str] | None, ranks: int 
         candidates, parts = figure.subplots(1, 2, width_ratios=(4, 5))
         _draw_candidates(candidates, plan, evaluations)
         _draw_steps(parts, plan, steps)
+        figure.draw_without_rendering()  # lays out the axes, by which labels are placed
+        _draw_ranks(candidates, plan, evaluations)
     return figure
 
 
@@ -117,45 +122,98 @@ def _draw_candidates(axes: Any, plan: PlanRecord, evaluations: list[Evaluation])
     bytes_unit = _choose_unit(max(limit, *(evaluation.bytes for evaluation in evaluations)), _BYTE_UNITS)
     time_unit = _choose_unit(max(evaluation.time.total for evaluation in evaluations), _TIME_UNITS)
     size, second = bytes_unit[1], time_unit[1]
+
+    def find_verdict(evaluation: Evaluation) -> str:
+        if not evaluation.fits:
+            return "does not fit"
+        return "fits" if plan.is_likely_to_fit(evaluation) else "unlikely to fit"
+
     for order, (stage, (name, marker)) in enumerate(_MARKERS.items()):
-        for fits in (True, False):
-            group = [evaluation for evaluation in evaluations if evaluation.stage == stage and evaluation.fits is fits]
+        for verdict, colour in _VERDICTS.items():
+            group = [one for one in evaluations if one.stage == stage and find_verdict(one) == verdict]
             if not group:
                 continue
-            colour = "#0072b2" if fits else _WRONG_COLOUR
             style = {"facecolors": colour, "edgecolors": "white", "linewidths": 0.5}
             if stage == "screened":  # hollow, since little is known of it
                 style = {"facecolors": "none", "edgecolors": colour, "linewidths": 1.0}
             sizes = [evaluation.bytes / size for evaluation in group]
             times = [evaluation.time.total / second for evaluation in group]
-            label = f"{name}, {'fits' if fits else 'does not fit'}"
-            axes.scatter(sizes, times, marker=marker, s=28, zorder=4 - order / 2, label=label, **style)
+            axes.scatter(sizes, times, marker=marker, s=28, zorder=4 - order / 2, label=f"{name}, {verdict}", **style)
     memory = f"memory, {format_bytes(limit)}"
     axes.axvline(limit / size, label=memory, color=_WRONG_COLOUR, linestyle="--", linewidth=1)
-    places = [
-        (rank, evaluation.bytes / size, evaluation.time.total / second)
-        for rank, evaluation in enumerate(plan.evaluations[: plan.top], 1)
-        if not evaluation.problem
-    ]
-    if places and places[0][0] == 1:
-        axes.scatter(*places[0][1:], marker="o", s=150, facecolors="none", edgecolors="black", label="best", zorder=5)
+    if not plan.best.problem:
+        best = plan.best.bytes / size, plan.best.time.total / second
+        axes.scatter(*best, marker="o", s=150, facecolors="none", edgecolors="black", label="best", zorder=5)
     sizes = [limit / size, *(evaluation.bytes / size for evaluation in evaluations)]
     _scale_axis(axes, "x", sizes, bytes_unit, _BYTE_UNITS)
     _scale_axis(axes, "y", [evaluation.time.total / second for evaluation in evaluations], time_unit, _TIME_UNITS)
-    for number, (rank, x, y) in enumerate(places):
-        angle = math.radians(150 - 90 * number)  # each rank on another side of its mark, with a line to it
+    axes.set(xlabel="bytes on a device", ylabel="step time", title=f"Candidates for {plan.topology}")
+    _draw_legend(axes)
+
+
+def _draw_legend(axes: Any, *labels: Any) -> None:
+    """Draws a legend below the axes, which are nearly as high as the picture."""
+    axes.legend(*labels, bbox_to_anchor=(0.5, -_LEGEND_DISTANCE / axes.figure.get_figheight()), **_LEGEND)
+
+
+def _draw_ranks(axes: Any, plan: PlanRecord, evaluations: Sequence[Evaluation]) -> None:
+    """Draws the ranks of the top candidates beside their marks, with a line to each."""
+    size = _choose_unit(max(plan.hardware.hbm_available, *(one.bytes for one in evaluations)), _BYTE_UNITS)[1]
+    second = _choose_unit(max(one.time.total for one in evaluations), _TIME_UNITS)[1]
+    to_points = axes.transData + axes.figure.dpi_scale_trans.inverted()
+
+    def find_place(size_in_bytes: float, seconds: float) -> complex:
+        """Returns where a mark is in the picture, in points."""
+        return complex(*to_points.transform((size_in_bytes / size, seconds / second))) * 72
+
+    marks = [find_place(evaluation.bytes, evaluation.time.total) for evaluation in evaluations]
+    corners = axes.bbox.transformed(axes.figure.dpi_scale_trans.inverted()).extents * 72
+    limit = find_place(plan.hardware.hbm_available, evaluations[0].time.total).real
+    marks += [complex(limit, y) for y in range(int(corners[1]), int(corners[3]), int(_LABEL_SIZE / 2))]
+    labels: list[complex] = []
+    for rank, evaluation in enumerate(plan.evaluations[: plan.top], 1):
+        if evaluation.problem:
+            continue
+        mark = find_place(evaluation.bytes, evaluation.time.total)
+        offset = _choose_offset(mark, marks, labels, corners)
+        labels.append(mark + offset)
         axes.annotate(
             str(rank),
-            (x, y),
-            xytext=(24 * math.cos(angle), 24 * math.sin(angle)),
+            (evaluation.bytes / size, evaluation.time.total / second),
+            xytext=(offset.real, offset.imag),
             textcoords="offset points",
             ha="center",
             va="center",
             arrowprops={"arrowstyle": "-", "color": "black", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4},
             zorder=6,
+            in_layout=False,
         )
-    axes.set(xlabel="bytes on a device", ylabel="step time", title=f"Candidates for {plan.topology}")
-    axes.legend(**_LEGEND)
+
+
+def _choose_offset(mark: complex, marks: Sequence[complex], labels: Sequence[complex], corners: Any) -> complex:
+    """Returns how far a label is from its mark: the nearest place that is free, or else that with most room.
+
+    All are in points, as complex numbers; `corners` are the least and the greatest x and y of the axes.
+    """
+    left, bottom, right, top = corners
+
+    def measure_room(offset: complex) -> float:
+        """Returns how far a label and its line are from others, at most 1: enough."""
+        place = mark + offset
+        if not (left + 6 < place.real < right - 6 and bottom + 6 < place.imag < top - 6):
+            return -1.0
+        to_marks = min(abs(place - other) for other in marks) / _LABEL_SIZE
+        to_labels = min((abs(place - other) for other in labels), default=math.inf) / (1.25 * _LABEL_SIZE)
+        along = [mark + offset * part / 8 for part in range(1, 9)]
+        to_line = min((abs(point - other) for other in labels for point in along), default=math.inf) / _LABEL_SIZE
+        return min(to_marks, to_labels, to_line, 1.0)
+
+    offsets = [
+        distance * complex(math.cos(angle), math.sin(angle))
+        for distance in range(20, 130, 10)
+        for angle in (math.radians(150 - 15 * step) for step in range(24))
+    ]
+    return max(offsets, key=measure_room)  # the first of those with enough room
 
 
 def _scale_axis(
@@ -223,7 +281,7 @@ def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
     axes.set_xlim(0, 1.18 * longest / second or 1)  # with room for the time beside the longest bar
     axes.xaxis.set_major_formatter(f"{{x:g}} {unit}")
     axes.set(title="What a step is spent on")
-    axes.legend([*legend.values()], [*legend], **_LEGEND)
+    _draw_legend(axes, [*legend.values()], [*legend])
 
 
 def _label_steps(plan: PlanRecord, steps: Sequence[Evaluation]) -> list[str]:

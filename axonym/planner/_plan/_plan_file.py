@@ -19,7 +19,7 @@ from ._plan_figure import draw_plan, draw_timeline, format_svg
 from ._plan_table import make_plan_page
 
 
-FORMAT = 2  # changes with what is stored
+FORMAT = 2  # changes with what is stored; a field with a default may be missing, so that older plans are read
 _KIND = "axonym plan"
 _STYLE = """:root { color-scheme: light dark }
 body { margin: 0 auto; padding: 16px; max-width: 1200px; font: 15px/1.45 system-ui, "Segoe UI", Arial, sans-serif }
@@ -97,7 +97,9 @@ def _decode(value: Any, kind: Any) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if kind is Evaluation:
             value = {**value, "candidate": value}
-        return kind(**{name: _decode(value[name], hint) for name, hint in _list_hints(kind).items()})
+        optional = {field.name for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING}
+        hints = {name: hint for name, hint in _list_hints(kind).items() if name in value or name not in optional}
+        return kind(**{name: _decode(value[name], hint) for name, hint in hints.items()})
     if kind is TimelineEvent:
         hints = _list_hints(TimelineEvent).values()
         return TimelineEvent(*(_decode(part, hint) for part, hint in zip(value, hints, strict=True)))

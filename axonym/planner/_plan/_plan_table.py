@@ -26,18 +26,23 @@ _SOURCES = {
     "compiled": "compiled: memory and bytes sent are the compiler's; times are ours, {source}",
     "screened": "screened: all figures are ours; memory is that of the arguments alone, and computing is at the peak",
 }
+_UNLIKELY = "unlikely: the arguments fit, but not beside what is estimated to be saved for the backward pass"
 _TIMED_BY = {
     "cycles": "from XLA's estimates of cycles",
     "schedule": "from XLA's schedule",
     "flops": "from operations at the peak of the device",
 }
-_HEADS = ("rank", "mesh", "step time", "tokens/s", "a device", "MFU", "bytes a device", "fits", "figures")
 # The rows of a comparison that are numbers, and how these are written; the others are texts.
 _NUMBERS: Mapping[str, Callable[[Any], str]] = {
     "step time": format_seconds,
     "hidden": format_seconds,
     "bytes on a device": format_bytes,
     "bytes sent": format_bytes,
+}
+_STOPS = {
+    "budget": "the budget was used up",
+    "interrupt": "the search was interrupted",
+    "error": "an error ended the search",
 }
 _LEAST_CAUSE = 0.005  # of a step, or of the memory of a device: smaller differences are not named
 
@@ -46,9 +51,9 @@ def format_fit(plan: PlanRecord, evaluation: Evaluation) -> str:
     """Returns whether an evaluation fits, and by how much it does not."""
     if evaluation.problem:
         return "cannot be compiled"
-    if evaluation.fits:
-        return "arguments" if evaluation.stage == "screened" else "yes"
-    return f"no{_format_excess(plan, evaluation)}"
+    if evaluation.fits and evaluation.stage == "screened":
+        return "arguments" if plan.is_likely_to_fit(evaluation) else "unlikely"
+    return "yes" if evaluation.fits else f"no{_format_excess(plan, evaluation)}"
 
 
 def _format_excess(plan: PlanRecord, evaluation: Evaluation) -> str:
@@ -77,17 +82,29 @@ def _format_plan_title(plan: PlanRecord) -> str:
     if plan.fits:
         time = plan.best.time
         return f"{where}: {format_mesh_sizes(plan.best.candidate)} is best, {format_step_time(time)} a step"
-    is_known = plan.nearest.stage != "screened" or not plan.nearest.fits
-    return f"{where}: {'nothing fits; ' if is_known else ''}{_describe_nearest(plan)}"
+    if plan.has_verdict:
+        return f"{where}: nothing fits; {_describe_nearest(plan)}"
+    return f"{where}: which candidates fit is not known, since {_explain_unknown(plan)}"
+
+
+def _explain_unknown(plan: PlanRecord) -> str:
+    """Returns why it is not known whether anything fits."""
+    if not plan.hardware.has_compiler:
+        return f"there is no compiler for {plan.hardware.name}"
+    problem = _find_first_problem(plan)
+    if plan.nearest.stage == "screened" and problem:
+        return f"none could be compiled: {problem}"
+    before = f" before {_STOPS[plan.stopped_by]}" if plan.stopped_by else ""
+    if plan.nearest.stage == "screened":
+        return f"none was compiled{before}{'; give a longer `budget`' if plan.stopped_by == 'budget' else ''}"
+    count = sum(evaluation.stage != "screened" for evaluation in plan.evaluations)
+    candidates = f"the {format_count(count, 'candidate')} compiled{before} {'does' if count == 1 else 'do'} not fit"
+    return f"{candidates}; {_describe_nearest(plan)}"
 
 
 def _describe_nearest(plan: PlanRecord) -> str:
-    """Returns what is nearest to fitting, what it lacks, and what may help."""
+    """Returns what is nearest to fitting, and what it lacks."""
     nearest = plan.nearest
-    if nearest.stage == "screened" and nearest.fits:
-        problem = _find_first_problem(plan)
-        reason = f"could be compiled: {problem}" if problem else "was compiled; give a longer `budget`"
-        return f"which candidates fit is not known, since none {reason}"
     if nearest.problem:
         return f"no candidate can be compiled: {nearest.problem}"
     rank = plan.evaluations.index(nearest) + 1
@@ -103,16 +120,18 @@ def _find_first_problem(plan: PlanRecord) -> str:
 
 
 def _make_rank_grid(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Grid:
+    measure_speed = plan.tokens_per_second if plan.tokens else plan.samples_per_second
+    speed_head = "tokens/s" if plan.tokens else "samples/s"
     rows = []
     for rank, evaluation in enumerate(evaluations, 1):
         has_time = not evaluation.problem and evaluation.time.total > 0
-        speed = plan.tokens_per_second(evaluation) if has_time and plan.tokens else 0.0
+        speed = measure_speed(evaluation) if has_time else 0.0
         cells = (
             str(rank),
             format_mesh_sizes(evaluation.candidate),
             format_step_time(evaluation.time) if has_time else "",
-            f"{speed:,.0f}" if speed else "",
-            f"{speed / plan.devices:,.0f}" if speed else "",
+            _format_speed(speed),
+            _format_speed(speed / plan.devices),
             f"{plan.mfu(evaluation):.1%}" if has_time and plan.model_flops else "",
             format_bytes(evaluation.bytes) if evaluation.memory else "",
             format_fit(plan, evaluation),
@@ -123,7 +142,32 @@ def _make_rank_grid(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Grid
         if evaluation.problem:
             below.append(evaluation.problem)
         rows.append(GridRow(cells, below))
-    return Grid("", _HEADS, rows, ("mesh", "fits", "figures"))
+    heads = ("rank", "mesh", "step time", speed_head, "a device", "MFU", "bytes a device", "fits", "figures")
+    return Grid("", heads, rows, ("mesh", "fits", "figures"), _describe_ties(plan))
+
+
+def _format_speed(speed: float) -> str:
+    """Returns a number a second: a whole one, with three digits if it is small; empty if it is not known."""
+    if not speed:
+        return ""
+    return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"
+
+
+def _describe_ties(plan: PlanRecord) -> str:
+    """Returns a sentence on the ranks that are as fast as the best, as far as is known; empty if there are none."""
+    if len(plan.ties) < 2:
+        return ""
+    runs: list[list[int]] = []
+    for rank in plan.ties:
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    texts: list[str] = []
+    for run in runs:
+        texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+    ranks = ", ".join(texts[:-1]) + " and " * (len(texts) > 1) + texts[-1]
+    return f"Ranks {ranks} are ties: their step times differ by less than the error between candidates."
 
 
 def _make_memory_grid(plan: PlanRecord, ranked: Sequence[tuple[int, Evaluation]]) -> Grid:
@@ -191,6 +235,8 @@ def _list_plan_notes(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Ite
     if omitted := len(plan.evaluations) - len(evaluations):
         yield f"… {omitted} more; `.table(limit=None)` shows all, `.diff(1, {len(evaluations) + 1})` compares two"
     yield from _list_sources(plan, evaluations)
+    if any(format_fit(plan, evaluation) == "unlikely" for evaluation in evaluations):
+        yield _UNLIKELY
     yield f"Looked at {_count_candidates(plan)}, in {format_seconds(plan.seconds)}."
     if problem := _find_first_problem(plan):
         yield f"The first that could not be compiled: {problem}"
@@ -253,8 +299,9 @@ class Alternative:
         choice: What it is instead, such as `"over model"`.
         rank: The rank of the best candidate with this choice.
         evaluation: What is known of that candidate.
-        seconds: By how many seconds a step is longer than that of the best of all; negative if it is shorter. If it was
-            only screened, it is compared with what the screening says of the best.
+        seconds: By how many seconds a step is longer than that of the best of all; negative if it is shorter, which is
+            printed only if it is known to fit. If it was only screened, it is compared with what the screening says of
+            the best.
         bytes: By how many bytes a device holds more than with the same; negative if less.
         causes: What the differences are made of, the largest first, such as `"waits 620.0 ms longer over data"`.
 
@@ -310,7 +357,7 @@ class PlanAlternatives(_PrintedPage):
                 "rank": alternative.rank,
                 "seconds": alternative.seconds,
                 "bytes": alternative.bytes,
-                "fits": alternative.evaluation.fits,
+                "fits": None if alternative.evaluation.stage == "screened" else alternative.evaluation.fits,
                 "causes": [*alternative.causes],
             }
             for alternative in self.alternatives
@@ -331,6 +378,8 @@ class PlanAlternatives(_PrintedPage):
         kinds = {(evaluation.stage, evaluation.time.source) for evaluation in evaluations}
         if kinds != {(best.stage, best.time.source)}:
             notes.append("Times of other figures than those of the best candidate are less certain.")
+        if any(format_fit(self.plan, evaluation) == "unlikely" for evaluation in evaluations):
+            notes.append(_UNLIKELY)
         if estimate is not None and any(stage == "screened" for stage, _ in kinds):
             figures = f"{format_step_time(estimate.time)} and {format_bytes(estimate.bytes)} of arguments"
             notes.append(f"What was only screened is compared with what the screening says of the best: {figures}.")
@@ -342,8 +391,10 @@ class PlanAlternatives(_PrintedPage):
 def _describe_verdict(plan: PlanRecord, evaluation: Evaluation) -> str:
     if evaluation.problem:
         return "it cannot be compiled"
+    if evaluation.fits and evaluation.stage == "screened":
+        return "its arguments fit" if plan.is_likely_to_fit(evaluation) else "it is unlikely to fit"
     if evaluation.fits:
-        return "its arguments fit" if evaluation.stage == "screened" else "it fits"
+        return "it fits"
     return f"it does not fit{_format_excess(plan, evaluation)}"
 
 
@@ -353,7 +404,10 @@ def _make_alternative_row(plan: PlanRecord, alternative: Alternative) -> GridRow
     time, change = "", ""
     if not evaluation.problem:
         time = format_step_time(evaluation.time)
-        change = _format_change(alternative.seconds, _choose_base(plan, evaluation).time.total, format_seconds)
+        if not _is_better_if_it_fits(alternative.seconds, evaluation):
+            change = _format_change(alternative.seconds, _choose_base(plan, evaluation).time.total, format_seconds)
+        elif plan.is_likely_to_fit(evaluation):
+            change = "not known"
     cells = (
         alternative.choice,
         str(alternative.rank),
@@ -372,6 +426,11 @@ def _make_alternative_row(plan: PlanRecord, alternative: Alternative) -> GridRow
         below.append(f"with {format_settings(candidate)}")
     below += [evaluation.problem] if evaluation.problem else alternative.causes
     return GridRow(cells, ["; ".join(below)] if below else [])
+
+
+def _is_better_if_it_fits(seconds: float, evaluation: Evaluation) -> bool:
+    """Returns whether an alternative looks faster, and is not known to fit."""
+    return seconds < 0 and (evaluation.stage == "screened" or not evaluation.fits)
 
 
 def _format_change(change: float, base: float, format_number: Callable[[Any], str]) -> str:
@@ -418,8 +477,8 @@ def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
         if choice.key == best_choice.key or not requested & {choice.key, best_choice.key}:
             continue
         base = _choose_base(plan, evaluation)
-        causes = () if evaluation.problem else tuple(_list_causes(base, evaluation, plan.hardware.hbm_available))
         seconds = evaluation.time.total - base.time.total
+        causes = () if evaluation.problem else tuple(_list_causes(plan, base, evaluation))
         alternatives.append(Alternative(choice.text, rank, evaluation, seconds, evaluation.bytes - base.bytes, causes))
     return PlanAlternatives(subject, best_choice.text, tuple(alternatives), plan)
 
@@ -472,17 +531,23 @@ def _choose_base(plan: PlanRecord, evaluation: Evaluation) -> Evaluation:
     return plan.best
 
 
-def _list_causes(base: Evaluation, evaluation: Evaluation, available: int) -> Iterator[str]:
-    """Yields the parts of a step and of memory that differ by `_LEAST_CAUSE` at least, the largest first."""
+def _list_causes(plan: PlanRecord, base: Evaluation, evaluation: Evaluation) -> Iterator[str]:
+    """Yields the parts of a step and of memory that differ by `_LEAST_CAUSE` at least, the largest first.
+
+    A step that would be faster, and is not known to fit, has no parts of time, which would look like a gain.
+    """
+    if evaluation.fits and not plan.is_likely_to_fit(evaluation):
+        yield f"saves about {format_bytes(evaluation.saved_bytes)} for the backward pass, with which it would not fit"
     # XLA's figures have attention in the time of computing where ours have it apart.
     are_joined = base.time.source != evaluation.time.source
     before, after = _list_parts(base.time, are_joined), _list_parts(evaluation.time, are_joined)
-    for part, change in _list_changes(before, after, _LEAST_CAUSE * base.time.total):
-        yield _describe_cause(part, change)
+    if not _is_better_if_it_fits(evaluation.time.total - base.time.total, evaluation):
+        for part, change in _list_changes(before, after, _LEAST_CAUSE * base.time.total):
+            yield _describe_cause(part, change)
     memory = dict(base.memory)
     if evaluation.stage == "screened":  # which knows the arguments alone
         memory = {group: size for group, size in memory.items() if group in evaluation.memory}
-    for group, change in _list_changes(memory, evaluation.memory, _LEAST_CAUSE * available):
+    for group, change in _list_changes(memory, evaluation.memory, _LEAST_CAUSE * plan.hardware.hbm_available):
         yield f"{'+' if change > 0 else '-'}{format_bytes(int(abs(change)))} {group}"
 
 

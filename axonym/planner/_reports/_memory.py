@@ -3,7 +3,7 @@
 import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -282,7 +282,7 @@ def _find_available(described: CompiledProgram | None, device: str | int | Hardw
     if isinstance(device, str) and ":" in device:
         topology = None if described is None else described.topology
         machine = described_devices(device)[0].topology
-        if topology is None or (topology.hardware, topology.sizes) != (machine.hardware, machine.sizes):
+        if topology is None or replace(topology, wrap=machine.wrap) != machine:
             raise ValueError(
                 f"{device!r} is a machine, and the program is compiled for {topology or 'the devices here'}; pass "
                 f"`compile_for(fn, *args, devices={device!r}, ...)` as `fn`, or compare with {machine.hardware!r}"

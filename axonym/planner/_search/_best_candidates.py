@@ -20,6 +20,7 @@ _MOST_COMPILED = 32
 _MOST_BEFORE_TIMING = 4  # candidates that are compiled before the best of them is timed
 _MOST_TIMED = 4
 _MOST_OF_A_MESH = 5  # ways to compute with the same mesh and policy that are compiled before those with others
+_MOST_SMALL = 4  # candidates that are compiled besides if nothing fits, the smallest of the others
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
 _COMPILE_BUDGET_SHARE = 0.6  # for TPUs; what remains is for timing the best candidates, which takes minutes each
 _PRUNE_RATIO = 1.5  # a candidate that should take this many times as long as the best compiled one is not compiled
@@ -33,11 +34,11 @@ def compile_best(
     try:
         search.run()
     except KeyboardInterrupt:
-        log.note("interrupted: only the candidates that were compiled until then are here")
+        log.stop("interrupt", "interrupted: only the candidates that were compiled until then are here")
     except OSError as error:  # such as a full disk
         if not search.results or error in compiler.errors:
             raise
-        log.note(f"only the candidates that were compiled before this error are here: {error}")
+        log.stop("error", f"only the candidates that were compiled before this error are here: {error}")
     finally:
         log.close()
     return [*search.results.values()]
@@ -120,6 +121,8 @@ class _Search:
             self._compile(_MOST_BEFORE_TIMING)
             self._time(1)  # the others are ranked with its speed
         self._compile(_MOST_COMPILED)
+        if self.results and not any(evaluation.fits for evaluation, _ in self.results.values()):
+            self._compile_smallest()
         if self._has_timing:
             self._time(_MOST_TIMED - 1)
         possible = [result for result in self.results.values() if not result[0].problem]
@@ -139,7 +142,7 @@ class _Search:
                 return
             if self._log.has_used(_COMPILE_BUDGET_SHARE if self._has_timing else 1.0):
                 count = format_count(len(self.results), "candidate")
-                self._log.note(f"the budget was used up with {count} compiled; others may be better")
+                self._log.stop("budget", f"the budget was used up with {count} compiled; others may be better")
                 return
             prospect, _ = queue.pop(self._find_next(queue))
             number = len(self.results) + 1
@@ -152,6 +155,22 @@ class _Search:
                 best = min(best, speed.scale(evaluation).time.total)
             if self._count_failed() == len(self.results) == min(_MOST_FAILED, len(self._prospects)):
                 raise self._compiler.errors[0]  # such as for a refused option
+
+    def _compile_smallest(self) -> None:
+        """Compiles the candidates that should hold the least, until one fits."""
+        untried = [prospect for prospect in self._prospects if prospect.estimate.candidate.key not in self.results]
+        possible = [prospect for prospect in untried if prospect.estimate.fits]
+        possible.sort(key=lambda prospect: (prospect.held_bytes, prospect.estimate.candidate.key))
+        for prospect in possible[:_MOST_SMALL]:
+            if self._log.has_used():
+                self._log.stop("budget", "the budget was used up before the smallest candidates were compiled")
+                return
+            candidate = prospect.estimate.candidate
+            self._log.show(f"nothing fits; trying one that should hold less: {candidate}")
+            evaluation = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=True)
+            self.results[candidate.key] = evaluation, prospect
+            if evaluation.is_usable:
+                return
 
     def _rank_prospects(self, speed: ComputingSpeed) -> list[_Expected]:
         """Returns the candidates that are not compiled, with their times at a speed, the most promising first."""
@@ -191,7 +210,7 @@ class _Search:
             if self._log.has_used():
                 timed_count = sum(evaluation.stage == "timed" for evaluation, _ in self.results.values())
                 count = format_count(timed_count, "candidate")
-                self._log.note(f"the budget was used up with {count} timed; others may be better")
+                self._log.stop("budget", f"the budget was used up with {count} timed; others may be better")
                 return
             evaluation, prospect = self.results[key]
             self._log.show(f"timing {evaluation.candidate}")

@@ -14,7 +14,7 @@ from ...partitioning._fsdp import fsdp
 from .._compiler._compile_for import compile_for
 from .._machine._described_devices import DescribedDevice
 from .._machine._hardware import Hardware, get_hardware
-from .._plan._candidate import Candidate, Evaluation
+from .._plan._candidate import Candidate, Evaluation, StopReason
 from .._program._collectives import MeshAxes
 from .._reports._communication import communication_report
 from .._reports._memory import memory_report
@@ -106,16 +106,27 @@ class CandidateCompiler:
 
 
 class SearchProgress:
-    """Writes a line for each candidate, which the next replaces on a terminal; knows when the time is over."""
+    """Writes a line for each candidate, which the next replaces on a terminal; knows when the time is over.
+
+    Attributes:
+        notes: What the user has to know of the search.
+        stopped_by: What ended it, as in `Plan`.
+    """
 
     def __init__(self, is_shown: bool, started: float, budget: float | None) -> None:
         self._is_shown, self._started, self._budget = is_shown, started, budget
         self._is_terminal = is_shown and sys.stderr.isatty()
         self.notes: list[str] = []
+        self.stopped_by: StopReason = ""
 
     def has_used(self, part: float = 1.0) -> bool:
         """Returns whether a part of the budget is used up."""
         return self._budget is not None and time.monotonic() - self._started >= part * self._budget
+
+    def stop(self, reason: StopReason, text: str) -> None:
+        """Keeps what has ended the search, and a note of it."""
+        self.stopped_by = reason
+        self.note(text)
 
     def note(self, text: str) -> None:
         """Keeps a note, once."""

@@ -1,5 +1,6 @@
 """What would fit where nothing does: other checkpoint policies, smaller batches, larger machines."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from ...named._array import NamedArray, is_named_array
 from ...report._format import format_bytes
 from .._machine._described_devices import ONE_CHIP, DescribedDevice, described_devices
 from .._machine._hardware import get_hardware
-from .._plan._candidate import Evaluation
+from .._plan._candidate import Candidate, Evaluation
 from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._step_variants import StepVariant, vary_policy
 
@@ -39,7 +40,8 @@ def describe_nearest_fits(
             continue
         for attempt, evaluation in list_attempts(nearest, variant, compiler):
             size = f"{format_bytes(evaluation.bytes)} on each device"
-            failures[change] = f"{attempt} ({evaluation.problem or size})"
+            if not evaluation.problem:  # which is no advice
+                failures[change] = f"{attempt} ({size})"
             if evaluation.is_usable:
                 fits.append(f"it would fit {attempt}, with {size}")
             if log.has_used():
@@ -69,47 +71,80 @@ def _try_batches(
     nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
 ) -> Iterator[tuple[str, Evaluation]]:
     """Yields the evaluation for half of the batch, a quarter, and so on, until it fits."""
-    name = next((name for name in variant.named_program.data_names if nearest.candidate.compute.get(name)), None)
+    name = _find_batch_name(nearest.candidate, variant)
     if name is None:
         return
     size, args = max(variant.named_program.sizes[name]), variant.args
     for _ in range(_MOST_HALVED):
-        if size % 2:
+        if size % 2 or not _is_divisible(nearest.candidate, variant, name, size // 2):
             return
-        size, args = size // 2, _halve_axis(args, name)
+        size, args = size // 2, _resize_axis(args, name, 1, 2)
         evaluation = compiler.compile(nearest, replace(variant, args=args), stop_early=True)
         yield f"with `{name}` of size {size}", evaluation
         if evaluation.fits or evaluation.problem:
             return
 
 
-def _halve_axis(args: tuple[Any, ...], name: str) -> tuple[Any, ...]:
-    """Returns the arguments after the first with half of an axis, as shapes."""
+def _find_batch_name(candidate: Candidate, variant: StepVariant) -> str | None:
+    """Returns the axis of the data that is sharded, or the first one; None if there is none."""
+    names = variant.named_program.data_names
+    return next((name for name in names if candidate.compute.get(name)), next(iter(names), None))
 
-    def halve_leaf(leaf: Any) -> Any:
+
+def _is_divisible(candidate: Candidate, variant: StepVariant, batch_name: str | None, batch: int) -> bool:
+    """Returns whether a candidate's mesh axes divide what they shard, for another size of the batch."""
+    for name, mesh_axes in (*candidate.compute.items(), *candidate.parameters.items()):
+        sizes = [batch] if name == batch_name else variant.named_program.sizes.get(name, ())
+        count = math.prod(candidate.mesh[axis] for axis in mesh_axes)
+        if any(size % count for size in sizes):
+            return False
+    return True
+
+
+def _resize_axis(args: tuple[Any, ...], name: str, factor: int, divisor: int) -> tuple[Any, ...]:
+    """Returns the arguments after the first with another size of an axis, as shapes."""
+
+    def resize_leaf(leaf: Any) -> Any:
         if not isinstance(leaf, NamedArray) or name not in leaf.names:
             return leaf
         sizes = zip(leaf.names, leaf.array.shape, strict=True)
-        shape = tuple(size // 2 if axis == name else size for axis, size in sizes)
+        shape = tuple(factor * size // divisor if axis == name else size for axis, size in sizes)
         return NamedArray(jax.ShapeDtypeStruct(shape, leaf.dtype), leaf.names)
 
-    return args[0], *jax.tree.map(halve_leaf, args[1:], is_leaf=is_named_array)
+    return args[0], *jax.tree.map(resize_leaf, args[1:], is_leaf=is_named_array)
 
 
 def _try_machines(
     nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
 ) -> Iterator[tuple[str, Evaluation]]:
-    """Yields the evaluation on twice the devices, four times as many, and so on, until it fits."""
+    """Yields the evaluation on twice the devices, four times as many, and so on, until it fits.
+
+    A mesh axis is doubled, over which parameters are stored if it can be. If the sizes of axes are not divisible by any
+    that is doubled, the batch is doubled as well.
+    """
     candidate, larger = nearest.candidate, compiler
     if len(larger.devices) == 1:  # over which nothing is sharded, so that more devices would have as much
         return
-    stored = (over for name, over in candidate.parameters.items() if candidate.compute.get(name) != over)
-    axis = next(stored, tuple(candidate.mesh))[-1]
+    stored = [axes[-1] for name, axes in candidate.parameters.items() if axes and candidate.compute.get(name) != axes]
+    mesh_axes = [*dict.fromkeys([*stored, *reversed([*candidate.mesh])])]
+    name = _find_batch_name(candidate, variant)
+    first_batch = max(variant.named_program.sizes[name]) if name is not None else 0
+    batch = first_batch
     for _ in range(_MOST_DOUBLED):
         larger = replace(larger, devices=choose_larger_devices(larger.devices))
-        candidate = replace(candidate, mesh={**candidate.mesh, axis: 2 * candidate.mesh[axis]})
-        evaluation = larger.compile(replace(nearest, candidate=candidate), variant, stop_early=True)
-        yield f"on '{larger.devices[0].topology}' with `{axis}` of size {candidate.mesh[axis]}", evaluation
+        for growth, axis in itertools.product((1, 2), mesh_axes):
+            grown = replace(candidate, mesh={**candidate.mesh, axis: 2 * candidate.mesh[axis]})
+            if _is_divisible(grown, variant, name, growth * batch):
+                break
+        else:
+            return
+        candidate, batch, grown_variant = grown, growth * batch, variant
+        sizes = f"`{axis}` of size {candidate.mesh[axis]}"
+        if name is not None and batch > first_batch:
+            grown_variant = replace(variant, args=_resize_axis(variant.args, name, batch // first_batch, 1))
+            sizes += f" and `{name}` of size {batch}"
+        evaluation = larger.compile(replace(nearest, candidate=candidate), grown_variant, stop_early=True)
+        yield f"on '{larger.devices[0].topology}' with {sizes}", evaluation
         if evaluation.fits or evaluation.problem:
             return
 

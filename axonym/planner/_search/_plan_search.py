@@ -16,6 +16,7 @@ from ...partitioning.jit._named_jit import NamedJit
 from .._compiler._compile_cache import choose_cache_folder
 from .._compiler._compiler_process import find_versions
 from .._machine._described_devices import DescribedDevice, choose_devices, count_devices
+from .._machine._hardware import get_hardware
 from .._plan._candidate import Candidate, Evaluation
 from .._plan._plan import Plan
 from ._best_candidates import ComputingSpeed, compile_best
@@ -42,7 +43,8 @@ def plan(
 
     All shardings that the names permit are screened by a model of the machine. The best of them are compiled as far as
     it takes to know their memory and what they send. On TPUs, the best of these are compiled to the end, for the
-    compiler's estimates of cycles. Nothing is run. See [Planning](../planning.md).
+    compiler's estimates of cycles. For devices without a compiler, such as GPUs of AMD, candidates are only screened.
+    Nothing is run. See [Planning](../planning.md).
 
     Args:
         fn: A plain function, or one of `named_jit` or `fsdp`, whose donation is kept and whose mappings are replaced by
@@ -93,27 +95,31 @@ def plan(
     if len(described) != count_devices(topology):
         whole = f"the {count_devices(topology)} devices of '{topology}'"
         raise ValueError(f"`devices` are {len(described)} of {whole}; a plan is for all")
-    versions = find_versions(topology)
+    has_compiler = get_hardware(topology.hardware).has_compiler
+    versions = find_versions(topology) if has_compiler else {}
     compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()  # what follows adds to it, by reason
     variants = list_variants(plain, args, policies, options, pruned)
     prospects = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
-    results = compile_best(prospects, compiler, log)
+    results = compile_best(prospects, compiler, log) if has_compiler else []
     ranked, best_as_screened = _rank_evaluations(prospects, results)
     pruned["less promising in the model of the machine"] += len(prospects) - len(ranked)
+    tokens, samples = _count_data(variants[0])
     return Plan(
         evaluations=ranked,
         topology=topology,
         top=top,
         pruned={reason: count for reason, count in pruned.items() if count},
         model_flops=count_model_flops(variants[0]),
-        tokens=_count_tokens(variants[0]),
+        tokens=tokens,
         versions=versions,
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - start_time,
         notes=(*_list_notes(fn, args, variants[0]), *log.notes),
         screened=best_as_screened,
+        samples=samples,
+        stopped_by=log.stopped_by,
     )
 
 
@@ -230,9 +236,16 @@ def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iter
         yield "option", name, repr(value)
 
 
-def _count_tokens(variant: StepVariant) -> int:
-    """Returns the size of the largest array of integers with axes of the data, as tokens are; 0 if there is none."""
+def _count_data(variant: StepVariant) -> tuple[int, int]:
+    """Returns the tokens and the samples of a step; 0 for what there is none of.
+
+    Samples are along the axis of the data that most of its arrays have. Tokens are the elements of the largest array of
+    integers with further axes of the data, such as positions; bytes, such as those of images, are none.
+    """
     arrays = [leaf for leaf in jax.tree.leaves(variant.args, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
-    names = set(variant.named_program.data_names)
-    integers = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.integer)]
-    return max((array.array.size for array in integers if names.intersection(array.names)), default=0)
+    names = variant.named_program.data_names
+    axes = collections.Counter(name for array in arrays for name in array.names if name in names)
+    samples = max(variant.named_program.sizes[max(names, key=axes.__getitem__)]) if names else 0
+    integers = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.integer) and array.dtype.itemsize > 1]
+    tokens = [array.array.size for array in integers if len(set(names) & set(array.names)) > 1]
+    return max(tokens, default=0), samples

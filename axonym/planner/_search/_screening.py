@@ -28,6 +28,11 @@ class Prospect(NamedTuple):
     is_likely_to_fit: bool
 
     @property
+    def held_bytes(self) -> int:
+        """Most of what a step holds on a device: its arguments, and what its loops save."""
+        return self.estimate.bytes + self.estimate.saved_bytes
+
+    @property
     def sort_key(self) -> tuple[Any, ...]:
         """The key that sorts prospects, the most promising first."""
         estimate = self.estimate
@@ -71,9 +76,12 @@ class Screening:
         waiting, hidden = hide_sending(computing, traffic.waiting, traffic.hidden)
         time = StepTime(computing, 0.0, waiting, hidden, 0.0, "flops", ERRORS["flops"])
         fits = argument_bytes <= self._hardware.hbm_available
-        estimate = Evaluation(candidate, "screened", fits, dict(memory), dict(traffic.sent), time)
+        saved_bytes = int(count_saved_bytes(named_program, candidate))
+        estimate = Evaluation(
+            candidate, "screened", fits, dict(memory), dict(traffic.sent), time, saved_bytes=saved_bytes
+        )
 
-        held_bytes = argument_bytes + count_saved_bytes(named_program, candidate)  # most of what a step holds
+        held_bytes = argument_bytes + saved_bytes  # most of what a step holds
         return Prospect(estimate, self._variant, held_bytes <= self._hardware.hbm_available)
 
 
