@@ -28,7 +28,7 @@ _SOURCES = {
 }
 _TIMED_BY = {
     "cycles": "from XLA's estimates of cycles",
-    "schedule": "from XLA's schedule",
+    "kernels": "from published speeds of kernels",
     "flops": "from operations at the peak of the device",
 }
 _HEADS = ("rank", "mesh", "step time", "tokens/s", "a device", "MFU", "bytes a device", "fits", "figures")
