@@ -19,7 +19,7 @@ Source: TypeAlias = Literal["cycles", "kernels", "flops"]
 
 _LEAST_SECONDS = 5e-9  # less is printed as no time, since the last digit of `format_seconds` is 0.01 µs
 KERNEL_EFFICIENCY = 0.5  # the part of the peak that kernels of attention are taken to reach on TPUs
-ERRORS: Mapping[Source, float] = {"cycles": 0.15, "kernels": 0.3, "flops": 0.5}
+ERRORS: Mapping[Source, float] = {"cycles": 0.15, "kernels": 0.5, "flops": 0.5}
 """By the source of a step time, the part of it by which it may be wrong: a judgement, not a fit."""
 _ATTENTION_SCOPE = "dot_product_attention("  # in the path of scopes of what `nn.dot_product_attention` computes
 _FLOATS = ("bf16", "f16", "f32", "f8e4m3fn", "f8e5m2")
@@ -152,7 +152,7 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
             has no times of instructions.
 
     Returns:
-        The seconds with their parts. `error` is 0.15 with XLA's cycles, 0.3 on GPUs and 0.5 with `flops`.
+        The seconds with their parts. `error` is 0.15 with XLA's cycles, and 0.5 on GPUs and with `flops`.
 
     Raises:
         TypeError: If the program is not one of `compile_for`.
