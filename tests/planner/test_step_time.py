@@ -275,6 +275,22 @@ def test_products_of_gpus_differ_by_dtype_and_device():
     assert estimate("b200:1x8", "bf16") == pytest.approx(2 * 8192**3 / 1745e12, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("direction", "operands", "result", "kernel_dims"),
+    [
+        ("Forward", ("64,56,56,256", "3,3,256,512"), "64,56,56,512", "01io"),
+        ("BackwardInput", ("64,56,56,512", "512,3,3,256"), "64,56,56,256", "o01i"),
+        ("BackwardFilter", ("64,56,56,256", "64,56,56,512"), "512,3,3,256", "o01i"),
+    ],
+)
+def test_convolutions_of_gpus_are_products_of_windows(direction, operands, result, kernel_dims):
+    call = f'dim_labels=b01f_{kernel_dims}->b01f, custom_call_target="__cudnn$conv{direction}"'
+    lines = [f"%{name} = bf16[{shape}] parameter(0)" for name, shape in zip("ab", operands, strict=True)]
+    time = estimate_step_time(make_gpu_program(*lines, f"%c = (bf16[{result}], u8[0]) custom-call(%a, %b), {call}"))
+    product = estimate_step_time(make_gpu_program(*multiply(64 * 56 * 56, 512, 9 * 256)))
+    assert time.compute == pytest.approx(product.compute)
+
+
 UPDATE = """
 %fused (p: f32[4,1024,1024], q: bf16[4,1024,1024], i: s32[]) -> f32[4,1024,1024] {
   %p = f32[4,1024,1024] parameter(0)

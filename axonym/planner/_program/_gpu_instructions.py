@@ -34,9 +34,10 @@ class ProductShape(NamedTuple):
 
 
 def find_products(hlo: HloProgram, instruction: HloInstruction) -> list[ProductShape]:
-    """Returns the products of an instruction: a product of XLA or cuBLAS, or those in a fusion."""
+    """Returns the products of an instruction: one of XLA or cuBLAS, a convolution of cuDNN, or those in a fusion."""
     inner = [fused for name in hlo.find_called(instruction) for fused in hlo.by_computation[name]]
-    products = (_read_product(hlo, candidate) for candidate in (instruction, *inner))
+    read = (_read_product, _read_convolution)
+    products = (function(hlo, candidate) for candidate in (instruction, *inner) for function in read)
     return [product for product in products if product is not None]
 
 
@@ -56,6 +57,24 @@ def _read_product(hlo: HloProgram, instruction: HloInstruction) -> ProductShape 
     if not batch:
         return None
     return ProductShape(batch, left_size // (batch * summed), right_size // (batch * summed), summed, left.dtype)
+
+
+def _read_convolution(hlo: HloProgram, instruction: HloInstruction) -> ProductShape | None:
+    """Returns the product that a convolution of cuDNN is: of a window around each position with the kernel."""
+    direction, kernel_dims = (
+        pattern.search(instruction.attributes) for pattern in (xla.CUDNN_CONVOLUTION, xla.KERNEL_DIMS)
+    )
+    operands = hlo.find_operands(instruction)
+    if direction is None or kernel_dims is None or len(operands) < 2 or not instruction.results:
+        return None
+    first, second, result = operands[0].results[0], operands[1].results[0], instruction.results[0]
+    # The kernel, and the result of the forward pass or the gradient of it.
+    kernel, output = {"BackwardInput": (second, first), "BackwardFilter": (result, second)}.get(
+        direction[1], (second, result)
+    )
+    features = kernel.shape[kernel_dims[1].index("o")]
+    positions, window = math.prod(output.shape) // features, math.prod(kernel.shape) // features
+    return ProductShape(1, positions, features, window, first.dtype)
 
 
 def count_moved_bytes(hlo: HloProgram, instruction: HloInstruction) -> int:

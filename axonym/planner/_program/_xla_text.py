@@ -85,6 +85,9 @@ KERNEL_OPERANDS = re.compile(r"operand_layout_constraints=\{((?:[^{}]|\{[^{}]*\}
 ATTENTION_KERNEL = re.compile(r"attention|splash|flash|mha")
 # A product of cuBLAS.
 CUBLAS_CALL = 'custom_call_target="__cublas'
+# A convolution of cuDNN, such as `__cudnn$convForward`, and the dimensions of its kernel, such as `01io`.
+CUDNN_CONVOLUTION = re.compile(r'custom_call_target="__cudnn\$conv(\w+)"')
+KERNEL_DIMS = re.compile(r"dim_labels=\w+_(\w+)->")
 # The dimensions that a product sums over: of a `dot`, or in the backend config of cuBLAS.
 CONTRACTED_DIMS = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([\d,"]*)[}\]]')
 
