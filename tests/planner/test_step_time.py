@@ -379,46 +379,49 @@ def test_step_for_gpus_is_counted_by_kernels():
 ATTENTION = "jit(step)/jvp(Stacked)/while/body/Stacked/dot_product_attention(head_dim, key_pos)"
 
 
-def attend(path: str, rows: int, columns: int, contracted: int) -> CompiledProgram:
+def attend(path: str, rows: int, columns: int, contracted: int, mask: str) -> CompiledProgram:
     *operands, product = multiply(rows, columns, contracted, batch=32)
-    return make_gpu_program(*operands, f'{product}, metadata={{op_name="{path}/dot_general"}}')
+    place = f'metadata={{op_name="{path}/dot_general"}}'
+    return make_gpu_program(*operands, f"{product}, {place}", f"%m = pred[{mask}] compare(%i, %j), {place}")
+
+
+BACKWARD = ATTENTION.replace("jvp(Stacked)", "transpose(jvp(Stacked))")
+RECOMPUTED = BACKWARD.replace("body", "body/rematted_computation")
 
 
 @pytest.mark.parametrize(
-    ("path", "length", "head_dim", "part", "speed"),
+    ("path", "length", "head_dim", "is_masked", "products", "speed"),
     [
-        (ATTENTION, 4096, 128, 1 / 2, 518),
-        (ATTENTION, 16384, 128, 1 / 2, 539),
-        (ATTENTION, 32768, 128, 1 / 2, 539),
-        (ATTENTION, 4096, 64, 1 / 2, 363),
-        (ATTENTION, 4096, 256, 1 / 2, 483),
-        (ATTENTION, 4096, 96, 1 / 2, 518),
-        (ATTENTION.replace("jvp(Stacked)", "transpose(jvp(Stacked))"), 4096, 128, 5 / 8, 518 * 499 / 609),
-        (
-            ATTENTION.replace("jvp(Stacked)", "transpose(jvp(Stacked))").replace("body", "body/rematted_computation"),
-            *(4096, 128, 1 / 2, 518),
-        ),
+        (ATTENTION, 4096, 128, True, 1, 518),
+        (ATTENTION, 16384, 128, True, 1, 539),
+        (ATTENTION, 32768, 128, True, 1, 539),
+        (ATTENTION, 4096, 64, True, 1, 363),
+        (ATTENTION, 4096, 256, True, 1, 483),
+        (ATTENTION, 4096, 96, True, 1, 518),
+        (ATTENTION, 4096, 128, False, 1, 609),
+        (BACKWARD, 4096, 128, False, 5 / 4, 499),
+        (BACKWARD, 4096, 128, True, 5 / 4, 518 * 499 / 609),
+        (RECOMPUTED, 4096, 128, True, 1, 518),
     ],
 )
-def test_attention_on_gpus_takes_as_long_as_kernels_of_its_shape(path, length, head_dim, part, speed):
-    flops = 2 * 32 * length**2 * head_dim
+def test_attention_on_gpus_takes_as_long_as_kernels_of_its_shape(path, length, head_dim, is_masked, products, speed):
+    flops = products * 2 * 32 * length**2 * head_dim / (2 if is_masked else 1)
+    mask = f"{length},{length}" if is_masked else "32"
     for rows, columns, contracted in ((length, length, head_dim), (length, head_dim, length)):
-        time = estimate_step_time(attend(path, rows, columns, contracted))
-        assert time.attention == pytest.approx(part * flops / (speed * 1e12), rel=1e-3)
-        assert time.compute == 0.0
+        time = estimate_step_time(attend(path, rows, columns, contracted, mask))
+        assert time.attention == pytest.approx(flops / (speed * 1e12), rel=1e-3)
 
 
-def test_blocks_of_attention_count_as_the_whole():
-    turns = 36  # of 8 x 8 blocks, those that a causal mask leaves
+@pytest.mark.parametrize(("turns", "mask"), [(36, "4,512,512"), (64, "4,8,4096")])
+def test_blocks_of_attention_count_as_the_whole(turns, mask):
+    # Of 8 x 8 blocks, a causal mask leaves 36.
     body = "\n".join(f"  {line}" for line in multiply(4 * 512, 512, 128, batch=8))
-    loop = 'condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"36"}}'
-    before = (
-        f'%body (q: (s32[])) -> (s32[]) {{\n{body}, metadata={{op_name="{ATTENTION}/while/body/dot_general"}}\n}}\n'
-    )
+    place = f'metadata={{op_name="{ATTENTION}/while/body/dot_general"}}'
+    loop = f'condition=%cond, body=%body, backend_config={{"known_trip_count":{{"n":"{turns}"}}}}'
+    before = f"%body (q: (s32[])) -> (s32[]) {{\n{body}, {place}\n  %m = pred[{mask}] compare(%i, %j), {place}\n}}\n"
     time = estimate_step_time(make_gpu_program(f"%loop = (s32[]) while(%start), {loop}", before=before))
-    whole = estimate_step_time(attend(ATTENTION, 4096, 4096, 128)).attention  # of 32 heads, as many as 4 x 8
-    assert turns == 8 * 9 / 2
-    assert time.attention == pytest.approx(whole)
+    whole = estimate_step_time(attend(ATTENTION, 4096, 4096, 128, "4096,4096" if turns == 36 else "8"))
+    assert time.attention == pytest.approx(whole.attention)  # of 32 heads, as many as 4 x 8
 
 
 def test_slices_wait_for_the_data_center_network():

@@ -9,7 +9,7 @@ Each figure is a published measurement of kernels, on an H100 unless said otherw
   a kernel are within 8 % on average of cuBLAS's speeds for 54 shapes from XLA's table of an H100
   (`matmul_interpolator_data.h` of 2025, sizes of 256 to 4096, up to 4 products in a batch).
 - Attention reaches the speeds of cuDNN in figures 5 and 6 of Shah et al., "FlashAttention-3", arXiv:2407.08608: forward
-  with a causal mask; backward without one, times what the mask costs forward.
+  with a causal mask and without; backward without one, times what the mask costs forward.
 - Other kernels read and write memory at 0.8 of its published bandwidth: 2.6 to 2.8 of 3.35 TB/s, measured on an H100
   with jax 0.11.2 in November 2026. XLA counts 1 µs for the launch of a kernel (`gpu_performance_model_base.h`).
 """
@@ -86,16 +86,17 @@ def _find_peak(hardware: Hardware, dtype: str) -> float:
 
 
 def estimate_attention_seconds(
-    hardware: Hardware, flops: float, head_dim: int, length: int, *, is_backward: bool
+    hardware: Hardware, flops: float, head_dim: int, length: int, *, is_backward: bool, is_masked: bool
 ) -> float:
-    """Returns the seconds of causal attention, at the same part of the peak as on an H100.
+    """Returns the seconds of attention, at the same part of the peak as on an H100.
 
     Args:
         hardware: The GPU.
-        flops: The floating-point operations: backward, those of five products.
+        flops: The floating-point operations without what a mask hides: backward, those of five products.
         head_dim: The size of a head.
         length: The number of keys.
         is_backward: Whether the gradients are computed.
+        is_masked: Whether there is a causal mask.
     """
     size = next((size for size in _FORWARD if size >= head_dim), max(_FORWARD))
     place = np.interp(math.log2(max(length, 1)), np.log2(_LENGTHS), np.arange(len(_LENGTHS)))
@@ -103,7 +104,7 @@ def estimate_attention_seconds(
     def find_speed(speeds: Mapping[int, Sequence[float]]) -> float:
         return float(np.interp(place, np.arange(len(_LENGTHS)), speeds[size]))
 
-    speed = find_speed(_FORWARD)
-    if is_backward:
-        speed *= find_speed(_BACKWARD_UNMASKED) / find_speed(_FORWARD_UNMASKED)
+    speed = find_speed(_BACKWARD_UNMASKED if is_backward else _FORWARD_UNMASKED)
+    if is_masked:
+        speed *= find_speed(_FORWARD) / find_speed(_FORWARD_UNMASKED)
     return flops / (speed / _MEASURED_PEAK * hardware.bf16_flops)

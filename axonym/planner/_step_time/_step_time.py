@@ -1,5 +1,6 @@
 """`estimate_step_time`: the seconds of a step, from what the compiler knows of it and from published figures."""
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from .._compiler._compiled_program import CompiledProgram
 from .._program import _xla_text as xla
 from .._program._collectives import MeshAxes
 from .._program._gpu_instructions import ProductShape, count_moved_bytes, find_products
-from .._program._hlo_program import HloArray, HloInstruction, parse_arrays
+from .._program._hlo_program import HloArray, HloInstruction, HloProgram, parse_arrays
 from ._gpu_kernels import estimate_attention_seconds, estimate_kernel_seconds
 from ._program_timeline import FROM_HOST, TO_HOST, Measure, ProgramTimeline
 from ._timeline import Timeline, make_timelines
@@ -125,7 +126,7 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     - on TPUs, if the program is compiled whole, the cycles that XLA estimates for it, at the clock of the device;
     - on GPUs, what kernels of its shape take by published measurements: products by their sizes, and others by the
       bytes that they read and write. Attention takes as long as the kernel of cuDNN for its head size and length,
-      which needs a GPU to compile, so that XLA's own implementation stands for it; it is taken to be causal;
+      which needs a GPU to compile, so that XLA's own implementation stands for it; a mask is taken to be causal;
     - for a Pallas kernel of attention, of which compilers have no estimate, its operations at half of the peak of the
       device in bfloat16: forward those of two products, backward those of four, each halved if there is a mask. What is
       recomputed counts as often as it runs;
@@ -192,7 +193,7 @@ def estimate_with_computing(program: CompiledProgram, compute: float) -> StepTim
     """
     source = _choose_source(program)
     is_timed = source != "flops"
-    timeline = ProgramTimeline(program, _MEASURES[source], is_timed)
+    timeline = ProgramTimeline(program, _choose_measure(program, source), is_timed)
     spent = timeline.run(program.hlo.entry).spent
     host = spent.waiting[TO_HOST] + spent.waiting[FROM_HOST]
     mesh_axes = [links for links in spent.busy if links not in (TO_HOST, FROM_HOST)]
@@ -247,40 +248,66 @@ def _measure_by_cycles(program: CompiledProgram, instruction: HloInstruction) ->
     return moved / hardware.hbm_bandwidth, 0.0
 
 
-def _measure_by_kernels(program: CompiledProgram, instruction: HloInstruction) -> tuple[float, float]:
-    """Returns how many seconds an instruction computes on GPUs outside of attention, and within it."""
+def _measure_by_kernels(
+    mask_sizes: set[int], program: CompiledProgram, instruction: HloInstruction
+) -> tuple[float, float]:
+    """Returns how many seconds an instruction computes on GPUs outside of attention, and within it.
+
+    `mask_sizes` are the numbers of queries and keys that masks of attention have.
+    """
     products = find_products(program.hlo, instruction)
     if _ATTENTION_SCOPE in instruction.op_name:
-        return 0.0, sum(_estimate_attention(program, instruction, product) for product in products)
+        return 0.0, sum(_estimate_attention(program, instruction, product, mask_sizes) for product in products)
     moved_bytes = count_moved_bytes(program.hlo, instruction)
     return estimate_kernel_seconds(program.hardware, products, moved_bytes), 0.0
 
 
-def _estimate_attention(program: CompiledProgram, instruction: HloInstruction, product: ProductShape) -> float:
-    """Returns the seconds that a product of XLA's own attention takes in a kernel of causal attention."""
+def _find_mask_sizes(hlo: HloProgram) -> set[int]:
+    """Returns the numbers of queries and keys that masks of attention have, whole or in blocks."""
+    results = (
+        array
+        for instruction in hlo.instructions
+        if _ATTENTION_SCOPE in instruction.op_name
+        for array in instruction.results
+    )
+    return {
+        size
+        for array in results
+        if array.dtype == "pred" and min(array.shape[-2:], default=0) > 1
+        for size in array.shape[-2:]
+    }
+
+
+def _estimate_attention(
+    program: CompiledProgram, instruction: HloInstruction, product: ProductShape, mask_sizes: set[int]
+) -> float:
+    """Returns the seconds that a product of XLA's own attention takes in a kernel; a mask is taken to be causal."""
     path = instruction.op_name
     is_backward = "transpose(" in path and "rematted_computation" not in path
     # Queries count once for each head of a group, so the size of a head and the number of keys are the smaller ones.
     head_dim, keys, _ = sorted((product.rows, product.columns, product.contracted))
+    is_masked = keys in mask_sizes
     if "/while/" in path.partition(_ATTENTION_SCOPE)[2]:
-        # A loop over n (n + 1) / 2 blocks, those of n x n that a causal mask does not hide. Masked scores are n^2 / 2.
-        blocks = (math.sqrt(8 * program.hlo.count_turns(instruction.computation) + 1) - 1) / 2
-        keys, part = round(blocks * keys), blocks / (blocks + 1)
+        # A loop over n^2 blocks, or those n (n + 1) / 2 that a causal mask does not hide. Masked scores are n^2 / 2.
+        turns = program.hlo.count_turns(instruction.computation)
+        blocks = (math.sqrt(8 * turns + 1) - 1) / 2 if is_masked else math.sqrt(turns)
+        keys, part = round(blocks * keys), blocks / (blocks + 1) if is_masked else 1.0
     else:
-        # All scores, of which the mask hides half. Backward, the kernel computes them again, as a fifth product.
-        part = 5 / 8 if is_backward else 1 / 2
-    return estimate_attention_seconds(program.hardware, part * product.flops, head_dim, keys, is_backward=is_backward)
+        # All scores, of which a mask hides half. Backward, the kernel computes them again, as a fifth product.
+        part = (0.5 if is_masked else 1.0) * (5 / 4 if is_backward else 1.0)
+    return estimate_attention_seconds(
+        program.hardware, part * product.flops, head_dim, keys, is_backward=is_backward, is_masked=is_masked
+    )
 
 
 def _measure_nothing(program: CompiledProgram, instruction: HloInstruction) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-_MEASURES: Mapping[Source, Measure] = {
-    "cycles": _measure_by_cycles,
-    "kernels": _measure_by_kernels,
-    "flops": _measure_nothing,
-}
+def _choose_measure(program: CompiledProgram, source: Source) -> Measure:
+    if source == "kernels":
+        return functools.partial(_measure_by_kernels, _find_mask_sizes(program.hlo))
+    return _measure_by_cycles if source == "cycles" else _measure_nothing
 
 
 def count_kernel_flops(kernel: HloInstruction) -> float:
