@@ -121,11 +121,9 @@ def _count_written_bytes(hlo: HloProgram, instruction: HloInstruction) -> int:
     operands = hlo.find_operands(instruction)
     if instruction.opcode == "bitcast" and operands:
         return _count_written_bytes(hlo, operands[0])
+    if instruction.opcode == "parameter":  # passed on
+        return 0
     place = _UPDATES.get(instruction.opcode, len(operands))
     if place < len(operands):
         instruction = operands[place]
-    return (
-        0
-        if instruction.opcode == "parameter" and place == len(operands)
-        else sum(result.bytes for result in instruction.results)
-    )
+    return sum(result.bytes for result in instruction.results)

@@ -8,7 +8,7 @@ to be expected, says a maintainer (NVIDIA/nccl-tests, issue 290). A kernel of NC
 these gone, products take 22 % longer. On average of several GPUs and models it was 19 % (Lee et al., "Characterizing
 Compute-Communication Overlap in GPU-Accelerated Distributed Deep Learning", arXiv:2507.03114).
 
-With 8 H100s, gathers, scatters and sums of 64 to 512 MiB take -14 to +6 % of the times in XLA's table of these
+With 8 H100s, gathers, scatters and sums of 64 to 512 MiB take 14 % less to 5 % more than in XLA's table of them
 (`collective_interpolator_data.h` of 2025).
 """
 
@@ -22,7 +22,7 @@ from .._machine._hardware import Hardware
 NETWORK_PART = 0.94  # of the published bandwidth of an adapter
 _NVLINK_PARTS: Mapping[int, float] = {8: 20.0 / 25, 9: 20.6 / 25, 10: 40.1 / 50}  # by compute capability
 _OTHER_NVLINK_PART = 0.8
-_MULTIPROCESSORS = 24
+_MULTIPROCESSORS = 24  # that a kernel of NCCL takes
 
 
 class _Protocol(NamedTuple):
