@@ -1,15 +1,17 @@
 """The step times that `estimate_step_time` predicts for training runs whose step times are published.
 
-`AXONYM_LIBTPU=FOLDER python -m benchmarks.published_steps [--only NAME ...] [--page FILE]` compiles the step of
-`examples/models/llama.py` whole, in the sizes, on the chips and with the mapping of each published run, and compares
-the estimate with the published time. `make tpu` fills the folder. Each takes up to eight minutes of CPU time; nothing
-is run. With `--page`, the table replaces the one in a page of the documentation.
+`python -m benchmarks.published_steps [--only NAME ...] [--page FILE]` compiles the step of `examples/models/llama.py`
+whole, in the sizes, on the devices and with the mapping of each published run, and compares the estimate with the
+published time. `make tpu` and `make gpu-plugins` install the compilers, into the folders that AXONYM_LIBTPU and
+AXONYM_GPU_PLUGINS name. A run on TPUs takes up to eight minutes of CPU time, one on GPUs a quarter of a minute; nothing
+is run. With `--page`, the tables replace those in a page of the documentation.
 
 The model is Llama's in all runs, in bfloat16 with AdamW on float32. Under tensor parallelism the values between layers
 are sharded over the positions, as MaxText shards them over an axis, too.
 """
 
 import argparse
+import collections
 import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
@@ -38,6 +40,7 @@ LAYERS_OFFLOADED = nym.ScanCheckpointPolicy(save_carries="offload")
 LAYERS_AND_QUERIES_OFFLOADED = nym.ScanCheckpointPolicy(
     save_carries="offload", offload_block_internals=WITHIN_LAYERS[:3]
 )
+WITHOUT_MLP = nym.ScanCheckpointPolicy(save_block_internals=WITHIN_LAYERS[:4])  # `save_dot_with_context_except_mlp`
 ALL_OFFLOADED = nym.ScanCheckpointPolicy(save_carries="offload", offload_block_internals=WITHIN_LAYERS[:4])
 # The flags of each run, as far as libtpu takes them as options of a compilation.
 DATA_PARALLEL = {
@@ -90,6 +93,22 @@ SPARSE_CORES = {
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
 }
+ON_GPUS = {
+    "xla_gpu_all_gather_combine_threshold_bytes": 134217728,
+    "xla_gpu_reduce_scatter_combine_threshold_bytes": 67108864,
+    "xla_gpu_all_reduce_combine_threshold_bytes": 134217728,
+    "xla_gpu_enable_pipelined_all_gather": True,
+    "xla_gpu_enable_pipelined_reduce_scatter": True,
+    "xla_gpu_enable_pipelined_all_reduce": True,
+}
+COPIES = {"batch": ("replica", "data")}
+LLAMA_2_7B = {"vocab": 32000, "heads": 32, "group": 1, "head_dim": 128, "pos": 4096}
+LLAMA_2_7B |= {"layers": 32, "embed": 4096, "mlp": 11008}
+LLAMA_2_7B_TFLOPS = 755.08  # of a device in a step with 4 sequences, as MaxText counts them
+# Google Cloud's machines of eight H100s have four adapters of 200 Gb/s (A3 High) or eight (A3 Mega).
+for name, network_bandwidth in (("a3_high", 12.5e9), ("a3_mega", 25e9)):
+    h100 = nym.planner.get_hardware("h100")
+    nym.planner.register_hardware(dataclasses.replace(h100, name=name, network_bandwidth=network_bandwidth))
 LLAMA_3 = {"vocab": 128256, "heads": 8, "head_dim": 128, "pos": 8192}
 LLAMA_3_8B = {**LLAMA_3, "layers": 32, "embed": 4096, "group": 4, "mlp": 14336}
 LLAMA_3_70B = {**LLAMA_3, "layers": 80, "embed": 8192, "group": 8, "mlp": 28672}
@@ -253,7 +272,38 @@ RUNS = {
         compiler_options={**ON_V6E, **HOST_TRANSFERS},
         slices=2,
     ),
+    **{
+        f"7b-a3-{hosts}": Run(
+            *(f"Llama 2 7B, {hosts} x FSDP 8, batch 4 a GPU", f"a3_high:{hosts}x8"),
+            {**LLAMA_2_7B, "batch": 4 * 8 * hosts},
+            {"replica": hosts, "data": 8},
+            LLAMA_2_7B_TFLOPS / tflops,
+            COPIES,
+            SAVED,
+            ON_GPUS,
+        )
+        for hosts, tflops in {1: 492, 2: 422, 4: 407, 8: 409, 16: 375}.items()
+    },
+    "7b-a3-mega": Run(
+        *("Llama 2 7B, 32 x FSDP 8, batch 4 a GPU", "a3_mega:32x8"),
+        {**LLAMA_2_7B, "batch": 4 * 256},
+        {"replica": 32, "data": 8},
+        1.5,
+        COPIES,
+        SAVED,
+        ON_GPUS,
+    ),
+    "70b-a3-ultra": Run(
+        *("Llama 3.1 70B, 2 x FSDP 128, batch 2 a GPU, 8192 tokens", "h200:32x8"),
+        {**LLAMA_3_70B, "batch": 2 * 256},
+        {"replica": 2, "data": 128},
+        15.516,
+        COPIES,
+        WITHOUT_MLP,
+        ON_GPUS,
+    ),
 }
+GPU_RUNS = tuple(name for name, run in RUNS.items() if nym.planner.get_hardware(run.devices).platform == "gpu")
 
 
 def init_model(run: Run) -> Any:
@@ -325,15 +375,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS), help="which runs; default: all")
     parser.add_argument("--page", type=Path, help="a page whose table is replaced")
     given = parser.parse_args(arguments)
-    rows = []
+    rows: dict[str, list[str]] = collections.defaultdict(list)  # by the name of the table
+    programs: dict[str, CompiledProgram] = {}
     for name in given.only:
-        program = compile_run(RUNS[name])
-        rows.append(format_row(RUNS[name], program, estimate_step_time(program)))
-        print(rows[-1], flush=True)
-    table = format_table(rows, program)
-    print(table)
-    if given.page:
-        given.page.write_text(replace_table(given.page.read_text(), table))
+        table = "gpus" if name in GPU_RUNS else "table"
+        programs[table] = compile_run(RUNS[name])
+        rows[table].append(format_row(RUNS[name], programs[table], estimate_step_time(programs[table])))
+        print(rows[table][-1], flush=True)
+    for table in rows:
+        text = format_table(rows[table], programs[table])
+        print(text)
+        if given.page:
+            given.page.write_text(replace_table(given.page.read_text(), text, table))
 
 
 if __name__ == "__main__":

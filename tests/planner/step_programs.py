@@ -30,10 +30,10 @@ def make_mesh(name: str) -> Any:
     return nym.create_mesh(mesh, devices=described_devices(devices, slices=slices))
 
 
-def make_program(text: str, mesh: Any, *, is_stopped: bool = False, schedule: Any = None) -> CompiledProgram:
+def make_program(text: str, mesh: Any, *, is_stopped: bool = False, options: Any = None) -> CompiledProgram:
     """Returns a program that consists of a text and a mesh alone."""
     empty = ProgramMemory(0, 0, 0, 0, 0)
-    known = {"is_cached": False, "versions": {}, "compiler_options": {}, "schedule": schedule or {}}
+    known: dict[str, Any] = {"is_cached": False, "versions": {}, "compiler_options": options or {}}
     return CompiledProgram(text, empty, mesh, ((), {}), False, is_stopped, 0.0, **known)
 
 
@@ -52,7 +52,7 @@ def record(name: str) -> None:
     program = compile_run(run, stop_early=name == "slices")
     text = re.sub(r'"body":"[^"]*"', '"body":""', program.text)  # the machine code of kernels
     text = re.sub(r'"/[^"]*/([^"/]+)"', r'"\1"', text)  # no folders
-    content = {"text": text, "is_stopped": program.is_stopped, "schedule": dict(program.schedule)}
+    content = {"text": text, "is_stopped": program.is_stopped}
     RECORDED.mkdir(exist_ok=True)
     (RECORDED / f"{name}.json.gz").write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
 

@@ -17,7 +17,7 @@ from .._program._xla_text import LOCATION, LOCATION_REFERENCE
 from ._compiler_process import CompileJob, CompileResult, describe_topology
 
 
-_FORMAT = 3  # changes with what is stored
+_FORMAT = 4  # changes with what is stored
 
 
 def find_cache_folder() -> Path | None:

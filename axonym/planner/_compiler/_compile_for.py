@@ -127,7 +127,6 @@ def compile_for(
         compiler_options=job.compiler_options,
         log=result.log,
         notes=result.notes,
-        schedule=result.schedule,
         saved_names=saved_names,
         parameters=list_parameters(fn, args, len(arguments[0])),
     )

@@ -47,7 +47,6 @@ class CompiledProgram:
         compiler_options: XLA's options.
         log: The lines that the compiler wrote to its error stream.
         notes: What was done in another way than usual, and why.
-        schedule: The seconds of instructions by name in XLA's own schedule; empty but for GPUs.
         saved_names: The names that the function gives to what its loops save, with their shapes.
         parameters: The names of the parameters that the positional arguments are for.
 
@@ -75,7 +74,6 @@ class CompiledProgram:
     compiler_options: Mapping[str, Any] = field(hash=False)
     log: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    schedule: Mapping[str, float] = field(default_factory=dict, hash=False)
     saved_names: tuple[SavedName, ...] = ()
     parameters: tuple[str, ...] = ()
 

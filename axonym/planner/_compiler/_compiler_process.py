@@ -14,14 +14,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._machine._described_devices import ONE_CHIP, Topology
 from .._machine._hardware import format_gpu_target, get_hardware
-from .._program._compiler_output import ProgramMemory, read_buffer_assignment, read_gpu_schedule
+from .._program._compiler_output import ProgramMemory, read_buffer_assignment
 
 
 _CHILD = Path(__file__).with_name("_compiler_child.py")
@@ -38,7 +38,6 @@ LIBTPU_ENVIRONMENT = {  # of a process that describes TPUs and has none
     "TPU_WORKER_ID": "0",
 }
 _DUMPED = "*after_optimizations_after_buffer_assignment.txt"
-_SCHEDULE_FOLDER = "schedule"  # not "dump", where memory is read: that of XLA for GPUs has other figures
 _NOTE_WHOLE = "compiled whole: the compiler did not write its memory where it was looked for, which takes longer"
 
 
@@ -108,7 +107,6 @@ class CompileResult:
         cpu_seconds: The CPU time of the compiler.
         log: Lines that the compiler wrote to its error stream.
         notes: What the user has to know, such as that a figure could not be had fast.
-        schedule: The seconds of instructions by name in XLA's schedule; of GPUs alone.
     """
 
     text: str
@@ -118,7 +116,6 @@ class CompileResult:
     cpu_seconds: float = 0.0
     log: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    schedule: Mapping[str, float] = field(default_factory=dict)
 
 
 def find_versions(topology: Topology) -> dict[str, str]:
@@ -188,13 +185,8 @@ def write_job(job: CompileJob, folder: Path) -> None:
     if job.platform == "tpu":
         defaults = {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_pass_re": "NONE_AT_ALL"}
     elif job.platform == "gpu":
-        defaults = {
-            # XLA tunes its own kernels of products on a GPU; those of cuBLAS, which it has times for, need none.
-            "xla_gpu_enable_triton_gemm": False,
-            "xla_dump_to": str(folder / _SCHEDULE_FOLDER),
-            "xla_dump_latency_hiding_schedule": True,
-            "xla_dump_hlo_pass_re": "NONE_AT_ALL",
-        }
+        # XLA tunes its own kernels of products on a GPU, and chooses bad ones without it; those of cuBLAS need none.
+        defaults = {"xla_gpu_enable_triton_gemm": False}
     (folder / "program.mlirbc").write_bytes(job.bytecode)
     content = {
         "platform": "cuda" if job.platform == "gpu" else job.platform,
@@ -323,11 +315,8 @@ def _read_result(job: CompileJob, folder: Path, exit_code: int | None) -> Compil
         if job.platform == "cpu" or not memory.peak_bytes:  # on CPUs it is without temporaries
             arguments_and_results = memory.argument_bytes + memory.output_bytes - memory.alias_bytes
             memory = replace(memory, peak_bytes=arguments_and_results + memory.temp_bytes)
-    schedule: dict[str, float] = {}
-    if job.platform == "gpu":
-        schedule = read_gpu_schedule(_read_dump(folder / _SCHEDULE_FOLDER, "*.schedule.txt"))
     text = (folder / "optimized.txt").read_text()
-    return CompileResult(text, memory, log=log, notes=notes, schedule=schedule)
+    return CompileResult(text, memory, log=log, notes=notes)
 
 
 def _read_dump(folder: Path, pattern: str) -> str:

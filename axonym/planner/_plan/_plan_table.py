@@ -29,7 +29,7 @@ _SOURCES = {
 _UNLIKELY = "unlikely: the arguments fit, but not beside what is estimated to be saved for the backward pass"
 _TIMED_BY = {
     "cycles": "from XLA's estimates of cycles",
-    "schedule": "from XLA's schedule",
+    "kernels": "from published speeds of kernels",
     "flops": "from operations at the peak of the device",
 }
 # The rows of a comparison that are numbers, and how these are written; the others are texts.

@@ -1,6 +1,5 @@
-"""What XLA writes beside a compiled program: its memory, its schedule on GPUs, and warnings of its partitioner."""
+"""What XLA writes beside a compiled program: its memory, and warnings of its partitioner."""
 
-import collections
 from dataclasses import asdict, dataclass
 
 from ...report._time_by_layer import split_op_name
@@ -83,43 +82,6 @@ def read_buffer_assignment(text: str) -> ProgramMemory | None:
         return None
     arguments = range(max(argument_sizes, default=-1) + 1)
     return ProgramMemory(**sizes, argument_sizes=tuple(argument_sizes.get(argument, 0) for argument in arguments))
-
-
-def read_gpu_schedule(text: str) -> dict[str, float]:
-    """Returns the seconds of each instruction that takes time, by its name; empty if the text cannot be read."""
-    program, *schedules = text.split(xla.SCHEDULE_START)
-    names: dict[str, str] = {}  # by the number of the instruction
-    name = ""
-    for line in program.splitlines():
-        if match := xla.SCHEDULE_NAME.match(line):
-            name = match[1]
-        elif match := xla.SCHEDULE_ID.match(line):
-            names[match[1]] = name
-    seconds: dict[str, float] = {}
-    for schedule in schedules:
-        seconds |= _read_schedule(schedule, names)
-    return seconds
-
-
-def _read_schedule(schedule: str, names: dict[str, str]) -> dict[str, float]:
-    """Returns the seconds of each instruction of one schedule; `names` has the name of each instruction number."""
-    cycles: dict[str, dict[str, float]] = collections.defaultdict(dict)
-    instruction = ""
-    cycles_per_microsecond = 1.0
-    for line in schedule.splitlines():
-        if match := xla.SCHEDULE_FIELD.match(line):
-            if match[1] == "id":
-                instruction = match[2]
-            else:
-                cycles[instruction][match[1]] = float(match[2])
-        elif match := xla.SCHEDULE_RATE.match(line):
-            cycles_per_microsecond = float(match[1])
-    seconds: dict[str, float] = {}
-    for instruction, fields in cycles.items():
-        duration = fields.get("end_timestamp_cycles", 0.0) - fields.get("start_timestamp_cycles", 0.0)
-        if instruction in names and duration > 0:
-            seconds[names[instruction]] = duration / cycles_per_microsecond / 1e6
-    return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,10 @@ class HloProgram:
         """Returns the computations that an instruction calls."""
         return [name for name in _list_called_names(instruction) if name in self.by_computation]
 
+    def find_root(self, computation: str) -> HloInstruction | None:
+        """Returns the instruction whose result is that of a computation; None if the text does not say."""
+        return self._roots.get(computation)
+
     def find_body(self, loop: HloInstruction) -> str:
         """Returns the computation of a turn of a loop."""
         return dict(xla.CALLED.findall(loop.attributes)).get("body", "").strip("%")

@@ -79,14 +79,15 @@ SLICE_TRANSFER = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)".*_xla_mega
 
 # libtpu's estimate of an instruction's cycles, in its backend config.
 ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-# The name that an instruction has in the schedule of XLA for GPUs.
-SCHEDULING_NAME = re.compile(r'scheduling_name="([^"]*)"')
 # A Pallas kernel on TPUs, the shapes of its operands, and names that kernels of attention have.
 TPU_KERNEL = 'custom_call_target="tpu_custom_call"'
 KERNEL_OPERANDS = re.compile(r"operand_layout_constraints=\{((?:[^{}]|\{[^{}]*\})*)\}")
 ATTENTION_KERNEL = re.compile(r"attention|splash|flash|mha")
 # A product of cuBLAS.
 CUBLAS_CALL = 'custom_call_target="__cublas'
+# A convolution of cuDNN, such as `__cudnn$convForward`, and the dimensions of its kernel, such as `01io`.
+CUDNN_CONVOLUTION = re.compile(r'custom_call_target="__cudnn\$conv(\w+)"')
+KERNEL_DIMS = re.compile(r"dim_labels=\w+_(\w+)->")
 # The dimensions that a product sums over: of a `dot`, or in the backend config of cuBLAS.
 CONTRACTED_DIMS = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([\d,"]*)[}\]]')
 
@@ -106,12 +107,6 @@ ARGUMENT_NAME = re.compile(r"^[^.\[]*")
 ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(.*):$", re.MULTILINE)
 ALLOCATION_PARAMETER = re.compile(r", parameter (\d+)")
 ALLOCATION_COLOR = re.compile(r", color (\d+)")
-# The schedule of XLA for GPUs: names and numbers of instructions, then schedules with times by number.
-SCHEDULE_START = "\ncomputation_schedules {"
-SCHEDULE_NAME = re.compile(r'^      name: "([^"]*)"$')
-SCHEDULE_ID = re.compile(r"^      id: (\d+)$")
-SCHEDULE_FIELD = re.compile(r"^    (id|start_timestamp_cycles|end_timestamp_cycles): ([\d.e+\-]+)$")
-SCHEDULE_RATE = re.compile(r"^  cycles_per_microsecond: ([\d.e+\-]+)$")
 # The partitioner's warning in the error stream. Groups: sharding before and after, shape, the rest of the instruction.
 REMATERIALIZATION = re.compile(
     r"\[SPMD\] Involuntary full rematerialization\. The compiler (?:cannot|was not able to) go from sharding "

@@ -58,8 +58,8 @@ class CandidateCompiler:
         """Returns a candidate's evaluation from its compiled program.
 
         A program that is stopped early (`is_stopped`) has no cycles, so its times have the source `"flops"`, and the
-        stage of the evaluation is `"compiled"`. With cycles it is `"timed"`. The same holds for a schedule on GPUs,
-        where nothing is stopped early; on CPUs the source is always `"flops"`.
+        stage of the evaluation is `"compiled"`. With cycles it is `"timed"`. On GPUs, where nothing is stopped early,
+        it always is; on CPUs the source is always `"flops"`.
 
         Args:
             known: What is known of the candidate; its time of computing counts until cycles are known.

@@ -2,7 +2,7 @@
 
 Sources: the figures of `Hardware`; for rings and steps Thakur, Rabenseifner and Gropp, "Optimization of Collective
 Communication Operations in MPICH", 2005; for links of a torus Austin et al., "How to Scale Your Model", 2025; for the
-two devices of a chip Google Cloud's page on TPU7x.
+two devices of a chip Google Cloud's page on TPU7x; for GPUs NCCL's own model, in `_nccl.py`.
 """
 
 import functools
@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from .._machine._described_devices import DescribedDevice
 from .._machine._hardware import Hardware, get_hardware
 from .._program._collectives import SliceGroups, count_sent_bytes, find_slice_groups
+from ._nccl import NETWORK_PART, estimate_nccl_seconds, find_nvlink_bandwidth
 
 
 _FORWARDED = ("collective-permute", "collective-broadcast")  # each device passes the whole on to one other
@@ -50,12 +51,14 @@ class _Level(NamedTuple):
         bandwidth: The bytes a second that a device sends.
         link: The bytes a second that it sends to a neighbor.
         exchange: The bytes a second in which a device sends an equal part to each member.
+        is_network: Whether its members are hosts of GPUs.
     """
 
     size: int
     bandwidth: float
     link: float
     exchange: float
+    is_network: bool = False
 
 
 class LinkModel:
@@ -72,7 +75,8 @@ class LinkModel:
     that take every n-th chip of a dimension share its links with n - 1 others. The devices of a chip share its links.
     An all-to-all takes as long as its busiest link is in use.
 
-    What the model leaves out: the time until the first byte arrives, which counts in small collectives; other
+    On GPUs, the steps of a ring or a tree have NCCL's latencies, and links the bandwidth that NCCL takes them to reach.
+    What the model leaves out: on TPUs, the time until the first byte arrives, which counts in small collectives; other
     collectives that run at the same time; and XLA's choice of another algorithm.
 
     Args:
@@ -107,8 +111,12 @@ class LinkModel:
             seconds.append(_estimate_level(kind, whole, below, level))
             below *= level.size
         # A permutation goes over one network only, taken to be the slowest that it spans.
-        at_once = kind in _FORWARDED or self._hardware.platform == "gpu"
-        return max(seconds) if at_once else sum(seconds)
+        is_gpu = self._hardware.platform == "gpu"
+        transfer = max(seconds) if is_gpu or kind in _FORWARDED else sum(seconds)
+        if not is_gpu or not levels:
+            return transfer
+        hosts = math.prod(level.size for level in levels if level.is_network)
+        return estimate_nccl_seconds(kind, transfer, below, hosts)
 
     @property
     def slice_axes(self) -> tuple[str, ...]:
@@ -137,8 +145,11 @@ class LinkModel:
                 levels = _find_torus_levels(group, hardware)
             else:
                 hosts = len({device.process_index for device in group})
-                inside = _make_switch(len(group) // hosts, hardware.link_bandwidth)
-                levels = [inside, _make_switch(hosts, hardware.network_bandwidth)]
+                link, network = hardware.link_bandwidth, hardware.network_bandwidth
+                if hardware.platform == "gpu":
+                    link, network = find_nvlink_bandwidth(hardware), NETWORK_PART * network
+                outside = _make_switch(hosts, network)._replace(is_network=True)
+                levels = [_make_switch(len(group) // hosts, link), outside]
             self._levels[key] = tuple(level for level in levels if level.size > 1)
         return self._levels[key]
 

@@ -17,6 +17,7 @@ from .._program._collectives import (
 )
 from .._program._hlo_program import HOST_SPACE, HloInstruction, parse_arrays, split_tuple
 from ._link_model import LinkModel
+from ._nccl import find_speed_beside_collectives
 
 
 # Returns how many seconds an instruction computes outside of attention kernels, and how many within them.
@@ -27,6 +28,7 @@ FROM_HOST: Links = ("from the memory of the host",)
 _HOST_LAYOUT = f"S({HOST_SPACE})"  # in the layout of an array in the memory of the host
 _PRODUCTS = ("convolution", "dot", "fusion")
 _MOST_UPDATES = 8  # instructions between the start of a collective and its end
+_OVERLAP_LIMIT = "xla_gpu_experimental_parallel_collective_overlap_limit"  # XLA's option, 1 by itself
 
 
 @dataclass
@@ -75,8 +77,19 @@ class InstructionTime(NamedTuple):
     is_attention: bool = False
 
 
+class Overlap(NamedTuple):
+    """What collectives beside computing do: how fast kernels compute then, and whether only one is sent at a time."""
+
+    speed: float = 1.0
+    is_single: bool = False
+
+
 class Clock:
     """The clock of one computation: the time spent, until when links are in use, and what is still being sent.
+
+    Args:
+        is_timed: Whether computing is timed.
+        overlap: What collectives beside computing do.
 
     Attributes:
         spent: What the time is spent on.
@@ -84,18 +97,22 @@ class Clock:
         pending: What is still being sent, by the key to wait for it with.
     """
 
-    def __init__(self, is_timed: bool) -> None:
+    def __init__(self, is_timed: bool, overlap: Overlap) -> None:
         self.spent = TimeSpent()
         self.times: list[InstructionTime] = []
-        self._is_timed = is_timed
+        self._is_timed, self._overlap = is_timed, overlap
+        self._sent_until = 0.0  # when the last collective ends
         self._free: dict[str, float] = {}
         self.pending: dict[str, InstructionTime] = {}
 
     def compute(self, instruction: HloInstruction, compute: float, attention: float) -> None:
-        """Runs an instruction that computes."""
-        start = self.spent.total
-        self.spent.compute += compute
-        self.spent.attention += attention
+        """Runs an instruction that computes, more slowly while collectives are sent."""
+        start, speed = self.spent.total, self._overlap.speed
+        seconds, beside = compute + attention, max(self._sent_until - start, 0.0)
+        if seconds:
+            stretch = 1 + (1 - speed) * min(1 / speed, beside / seconds)
+            self.spent.compute += stretch * compute
+            self.spent.attention += stretch * attention
         if compute or attention:
             is_attention = attention > compute
             self.times.append(InstructionTime(instruction, (), start, self.spent.total, is_attention=is_attention))
@@ -111,9 +128,13 @@ class Clock:
 
     def start(self, key: str, instruction: HloInstruction, links: Links, seconds: float) -> None:
         """Starts to send, as soon as what is sent along the same links has arrived."""
-        end = max([self.spent.total, *(self._free.get(link, 0.0) for link in links)]) + seconds
+        is_collective = links not in (TO_HOST, FROM_HOST)
+        queues = ("collectives",) if is_collective and self._overlap.is_single else links
+        end = max([self.spent.total, *(self._free.get(queue, 0.0) for queue in queues)]) + seconds
         if self._is_timed:
-            self._free.update(dict.fromkeys(links, end))
+            self._free.update(dict.fromkeys(queues, end))
+            if is_collective:
+                self._sent_until = max(self._sent_until, end)
         self.pending[key] = InstructionTime(instruction, links, end - seconds, end)
         self.spent.busy[links] += seconds
 
@@ -131,8 +152,9 @@ class ProgramTimeline:
 
     Some collectives, and transfers to and from the memory of the host, start at one place in the program and end at
     another. They run beside all that is between, and at their end the device waits until they are done. What is sent
-    along the same mesh axis is sent in turn. A collective fused into a product takes as long as the longer of the two.
-    A loop takes as long as all of its turns, at the beginning and end of which nothing is on its way.
+    along the same mesh axis is sent in turn. On GPUs all collectives are, since XLA runs one at a time, and kernels
+    compute more slowly beside one. A collective fused into a product takes as long as the longer of the two. A loop
+    takes as long as all of its turns, at the beginning and end of which nothing is on its way.
 
     Args:
         program: The program.
@@ -147,6 +169,10 @@ class ProgramTimeline:
         self.hlo = program.hlo
         self._program, self._measure, self._is_timed = program, measure, is_timed
         self._links = LinkModel(program.mesh)
+        self._overlap = Overlap()
+        if program.hardware.platform == "gpu":
+            limit = int(program.compiler_options.get(_OVERLAP_LIMIT, 1))
+            self._overlap = Overlap(find_speed_beside_collectives(program.hardware), is_single=limit < 2)
         self._clocks: dict[str, Clock] = {}
         self._received: dict[str, int] = {}  # the bytes that come from other slices, by the key of the transfer
         for instruction in self.hlo.instructions:
@@ -156,13 +182,16 @@ class ProgramTimeline:
     def run(self, computation: str) -> Clock:
         """Returns the clock after one run of a computation, which has begun at 0."""
         if computation not in self._clocks:
-            clock = Clock(self._is_timed)
+            clock = self._make_clock()
             for instruction in self.hlo.by_computation.get(computation, ()):
                 self._run_instruction(instruction, clock)
             for key in [*clock.pending]:  # what has no end in the text of the program
                 self._end(key, clock)
             self._clocks[computation] = clock
         return self._clocks[computation]
+
+    def _make_clock(self) -> Clock:
+        return Clock(self._is_timed, self._overlap)
 
     def _run_instruction(self, instruction: HloInstruction, clock: Clock) -> None:
         hlo, opcode = self.hlo, instruction.opcode
@@ -171,7 +200,7 @@ class ProgramTimeline:
             turn = self.run(hlo.find_body(instruction))
             clock.call(instruction, turn, hlo.count_trips(instruction))
         elif opcode == "conditional":
-            branches = [self.run(name) for name in called] or [Clock(self._is_timed)]
+            branches = [self.run(name) for name in called] or [self._make_clock()]
             clock.call(instruction, max(branches, key=lambda branch: branch.spent.total))
         elif opcode == "call":
             for name in called:

@@ -1,5 +1,6 @@
 """`estimate_step_time`: the seconds of a step, from what the compiler knows of it and from published figures."""
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,20 +9,21 @@ from typing import Literal, NamedTuple, TypeAlias
 from .._compiler._compiled_program import CompiledProgram
 from .._program import _xla_text as xla
 from .._program._collectives import MeshAxes
+from .._program._gpu_instructions import ProductShape, count_moved_bytes, find_products
 from .._program._hlo_program import HloArray, HloInstruction, HloProgram, parse_arrays
+from ._gpu_kernels import estimate_attention_seconds, estimate_kernel_seconds
 from ._program_timeline import FROM_HOST, TO_HOST, Measure, ProgramTimeline
 from ._timeline import Timeline, make_timelines
 
 
-Source: TypeAlias = Literal["cycles", "schedule", "flops"]
+Source: TypeAlias = Literal["cycles", "kernels", "flops"]
 
 _LEAST_SECONDS = 5e-9  # less is printed as no time, since the last digit of `format_seconds` is 0.01 µs
-KERNEL_EFFICIENCY = 0.5  # the part of the peak that kernels of attention are taken to reach
-ERRORS: Mapping[Source, float] = {"cycles": 0.15, "schedule": 0.3, "flops": 0.5}
+KERNEL_EFFICIENCY = 0.5  # the part of the peak that kernels of attention are taken to reach on TPUs
+ERRORS: Mapping[Source, float] = {"cycles": 0.15, "kernels": 0.5, "flops": 0.5}
 """By the source of a step time, the part of it by which it may be wrong: a judgement, not a fit."""
 _ATTENTION_SCOPE = "dot_product_attention("  # in the path of scopes of what `nn.dot_product_attention` computes
 _FLOATS = ("bf16", "f16", "f32", "f8e4m3fn", "f8e5m2")
-_PRODUCTS = ("dot", "custom-call")
 
 
 class TimePart(NamedTuple):
@@ -46,9 +48,9 @@ class StepTime:
         waiting: By the mesh axes that a collective goes along, the seconds in which devices wait for it.
         hidden: The same for collectives that run beside computing; not part of the step.
         host: The seconds in which devices wait for the memory of the host.
-        source: Where `compute` comes from: XLA's estimates of cycles (`"cycles"`), XLA's schedule (`"schedule"`), or
-            the floating-point operations of the program at the peak of the device (`"flops"`); in a plan, products
-            take at least as long as the memory needs for their operands and results.
+        source: Where `compute` comes from: XLA's estimates of cycles (`"cycles"`), published speeds of kernels on GPUs
+            (`"kernels"`), or the floating-point operations of the program at the peak of the device (`"flops"`); in a
+            plan, products take at least as long as the memory needs for their operands and results.
         error: The part of the total by which it may be wrong, such as 0.15.
         timelines: One turn of each of the one or two loops that take most of the step, such as those forward and
             backward over the layers; empty if the times of instructions are not known.
@@ -122,26 +124,28 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     The instructions of the program follow one another in the order that the compiler has chosen, and each takes
 
     - on TPUs, if the program is compiled whole, the cycles that XLA estimates for it, at the clock of the device;
-    - on GPUs, the time that it has in XLA's schedule, which XLA writes for programs with collectives on h100 and later;
+    - on GPUs, what kernels of its shape take by published measurements: products by their sizes, and others by the
+      bytes that they read and write. Attention takes as long as the kernel of cuDNN for its head size and length,
+      which needs a GPU to compile, so that XLA's own implementation stands for it; a mask is taken to be causal;
     - for a Pallas kernel of attention, of which compilers have no estimate, its operations at half of the peak of the
       device in bfloat16: forward those of two products, backward those of four, each halved if there is a mask. What is
-      recomputed counts as often as it runs. On GPUs all of attention counts so, because XLA's own implementation
-      stands for the kernel of cuDNN, which needs a GPU to compile; it is taken to be causal;
+      recomputed counts as often as it runs;
     - for another Pallas kernel, as long as its operands and results take to be read and written;
-    - for a collective, its bytes over the links that it goes along, at their published speed: see the formulas in
-      [Step times](../step-times.md);
+    - for a collective, its bytes over the links that it goes along, at their published speed, and on GPUs NCCL's
+      latencies: see the formulas in [Step times](../step-times.md);
     - for a transfer to or from the memory of the host, its bytes at the published speed of that.
 
     Loops count as often as they run. The device waits for a collective, unless the program starts and ends it in two
     places or has it fused into a product: then it runs beside what is computed in between, and the device waits only
-    for the time that it takes longer. The same holds for transfers to the memory of the host.
+    for the time that it takes longer. The same holds for transfers to the memory of the host. GPUs run one collective
+    at a time, and compute more slowly beside it.
 
-    If a program has no such times, on CPUs, without a schedule and when the compiler was stopped early, `flops` at the
-    peak in bfloat16 is the time of computing, with attention. Then collectives that run beside computing are waited for
-    only as far as they take longer than all of it.
+    If a program has no such times, on CPUs and when the compiler was stopped early, `flops` at the peak in bfloat16 is
+    the time of computing, with attention. Then collectives that run beside computing are waited for only as
+    far as they take longer than all of it.
 
     What is left out: the time that a program takes to start, and that data and Python take; that devices slow down when
-    hot or wait for the slowest; and the latency of small collectives.
+    hot or wait for the slowest; and on TPUs the latency of small collectives.
 
     Args:
         program: What `compile_for` returns; for TPUs best with `stop_early=False`.
@@ -149,7 +153,7 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
             has no times of instructions.
 
     Returns:
-        The seconds with their parts. `error` is 0.15 with XLA's cycles, 0.3 with XLA's schedule and 0.5 with `flops`.
+        The seconds with their parts. `error` is 0.15 with XLA's cycles, and 0.5 on GPUs and with `flops`.
 
     Raises:
         TypeError: If the program is not one of `compile_for`.
@@ -170,7 +174,7 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     if flops is not None and (not isinstance(flops, int | float) or not flops >= 0):
         raise ValueError(f"`flops` is a number of operations, 0 or more; it was {flops!r}")
     if flops is None and _choose_source(program) == "flops":
-        reason, remedy = "as on CPUs, and on GPUs that XLA writes no schedule for", ""
+        reason, remedy = "as on CPUs", ""
         if program.is_stopped:
             reason, remedy = "since the compiler was stopped early", ", or compile with `stop_early=False`"
         raise ValueError(
@@ -189,7 +193,7 @@ def estimate_with_computing(program: CompiledProgram, compute: float) -> StepTim
     """
     source = _choose_source(program)
     is_timed = source != "flops"
-    timeline = ProgramTimeline(program, _MEASURES[source], is_timed)
+    timeline = ProgramTimeline(program, _choose_measure(program, source), is_timed)
     spent = timeline.run(program.hlo.entry).spent
     host = spent.waiting[TO_HOST] + spent.waiting[FROM_HOST]
     mesh_axes = [links for links in spent.busy if links not in (TO_HOST, FROM_HOST)]
@@ -205,8 +209,8 @@ def estimate_with_computing(program: CompiledProgram, compute: float) -> StepTim
 
 
 def _choose_source(program: CompiledProgram) -> Source:
-    if program.schedule:
-        return "schedule"
+    if program.hardware.platform == "gpu":
+        return "kernels"
     if not program.is_stopped and xla.ESTIMATED_CYCLES.search(program.text):
         return "cycles"
     return "flops"
@@ -244,27 +248,66 @@ def _measure_by_cycles(program: CompiledProgram, instruction: HloInstruction) ->
     return moved / hardware.hbm_bandwidth, 0.0
 
 
-def _measure_by_schedule(program: CompiledProgram, instruction: HloInstruction) -> tuple[float, float]:
-    """Returns how many seconds an instruction computes on GPUs outside of attention, and within it."""
+def _measure_by_kernels(
+    mask_sizes: set[int], program: CompiledProgram, instruction: HloInstruction
+) -> tuple[float, float]:
+    """Returns how many seconds an instruction computes on GPUs outside of attention, and within it.
+
+    `mask_sizes` are the numbers of queries and keys that masks of attention have.
+    """
+    products = find_products(program.hlo, instruction)
     if _ATTENTION_SCOPE in instruction.op_name:
-        hlo, called = program.hlo, program.hlo.find_called(instruction)
-        inner = [product for name in called for product in hlo.by_computation[name]]
-        flops = sum(_count_dot_flops(hlo, product) for product in (instruction, *inner))
-        causal_flops = flops / 2  # the kernel of cuDNN skips what the mask hides, which these products compute
-        return 0.0, causal_flops / (KERNEL_EFFICIENCY * program.hardware.bf16_flops)
-    match = xla.SCHEDULING_NAME.search(instruction.attributes)
-    return program.schedule.get(match[1] if match else instruction.name, 0.0), 0.0
+        return 0.0, sum(_estimate_attention(program, instruction, product, mask_sizes) for product in products)
+    moved_bytes = count_moved_bytes(program.hlo, instruction)
+    return estimate_kernel_seconds(program.hardware, products, moved_bytes), 0.0
+
+
+def _find_mask_sizes(hlo: HloProgram) -> set[int]:
+    """Returns the numbers of queries and keys that masks of attention have, whole or in blocks."""
+    results = (
+        array
+        for instruction in hlo.instructions
+        if _ATTENTION_SCOPE in instruction.op_name
+        for array in instruction.results
+    )
+    return {
+        size
+        for array in results
+        if array.dtype == "pred" and min(array.shape[-2:], default=0) > 1
+        for size in array.shape[-2:]
+    }
+
+
+def _estimate_attention(
+    program: CompiledProgram, instruction: HloInstruction, product: ProductShape, mask_sizes: set[int]
+) -> float:
+    """Returns the seconds that a product of XLA's own attention takes in a kernel; a mask is taken to be causal."""
+    path = instruction.op_name
+    is_backward = "transpose(" in path and "rematted_computation" not in path
+    # Queries count once for each head of a group, so the size of a head and the number of keys are the smaller ones.
+    head_dim, keys, _ = sorted((product.rows, product.columns, product.contracted))
+    is_masked = keys in mask_sizes
+    if "/while/" in path.partition(_ATTENTION_SCOPE)[2]:
+        # A loop over n^2 blocks, or those n (n + 1) / 2 that a causal mask does not hide. Masked scores are n^2 / 2.
+        turns = program.hlo.count_turns(instruction.computation)
+        blocks = (math.sqrt(8 * turns + 1) - 1) / 2 if is_masked else math.sqrt(turns)
+        keys, part = round(blocks * keys), blocks / (blocks + 1) if is_masked else 1.0
+    else:
+        # All scores, of which a mask hides half. Backward, the kernel computes them again, as a fifth product.
+        part = (0.5 if is_masked else 1.0) * (5 / 4 if is_backward else 1.0)
+    return estimate_attention_seconds(
+        program.hardware, part * product.flops, head_dim, keys, is_backward=is_backward, is_masked=is_masked
+    )
 
 
 def _measure_nothing(program: CompiledProgram, instruction: HloInstruction) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-_MEASURES: Mapping[Source, Measure] = {
-    "cycles": _measure_by_cycles,
-    "schedule": _measure_by_schedule,
-    "flops": _measure_nothing,
-}
+def _choose_measure(program: CompiledProgram, source: Source) -> Measure:
+    if source == "kernels":
+        return functools.partial(_measure_by_kernels, _find_mask_sizes(program.hlo))
+    return _measure_by_cycles if source == "cycles" else _measure_nothing
 
 
 def count_kernel_flops(kernel: HloInstruction) -> float:
@@ -298,15 +341,3 @@ def _count_products(kernel: HloInstruction, rank: int) -> int:
     if "dq" in name:
         return 1
     return 2
-
-
-def _count_dot_flops(hlo: HloProgram, product: HloInstruction) -> float:
-    """Returns the floating-point operations of a product of a program for GPUs; 0 if it is none."""
-    if product.opcode not in _PRODUCTS:
-        return 0.0
-    contracted, operands = xla.CONTRACTED_DIMS.search(product.attributes), hlo.find_operands(product)
-    if contracted is None or not operands or not product.results:
-        return 0.0
-    sizes = operands[0].results[0].shape
-    dims = [int(number.strip('"')) for number in contracted[1].split(",") if number]
-    return 2.0 * math.prod(product.results[0].shape) * math.prod(sizes[dim] for dim in dims)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .._program._collectives import is_collective, read_exchange
 from .._program._hlo_program import HloInstruction, HloProgram
 from .._program._origin import Pass, find_origin
-from .._program._xla_text import CUBLAS_CALL
+from .._program._xla_text import CUBLAS_CALL, CUDNN_CONVOLUTION
 from ._program_timeline import InstructionTime, ProgramTimeline
 
 
@@ -181,6 +181,7 @@ def _has_product(hlo: HloProgram, instructions: Iterable[HloInstruction]) -> boo
     return any(
         instruction.opcode in ("convolution", "dot")
         or CUBLAS_CALL in instruction.attributes
+        or CUDNN_CONVOLUTION.search(instruction.attributes)
         or any(_has_product(hlo, hlo.by_computation[name]) for name in hlo.find_called(instruction))
         for instruction in instructions
     )
