@@ -105,10 +105,6 @@ COPIES = {"batch": ("replica", "data")}
 LLAMA_2_7B = {"vocab": 32000, "heads": 32, "group": 1, "head_dim": 128, "pos": 4096}
 LLAMA_2_7B |= {"layers": 32, "embed": 4096, "mlp": 11008}
 LLAMA_2_7B_TFLOPS = 755.08  # of a device in a step with 4 sequences, as MaxText counts them
-# Google Cloud's machines of eight H100s have four adapters of 200 Gb/s (A3 High) or eight (A3 Mega).
-for name, network_bandwidth in (("a3_high", 12.5e9), ("a3_mega", 25e9)):
-    h100 = nym.planner.get_hardware("h100")
-    nym.planner.register_hardware(dataclasses.replace(h100, name=name, network_bandwidth=network_bandwidth))
 LLAMA_3 = {"vocab": 128256, "heads": 8, "head_dim": 128, "pos": 8192}
 LLAMA_3_8B = {**LLAMA_3, "layers": 32, "embed": 4096, "group": 4, "mlp": 14336}
 LLAMA_3_70B = {**LLAMA_3, "layers": 80, "embed": 8192, "group": 8, "mlp": 28672}
@@ -129,7 +125,6 @@ class Run:
         compute: From axes to mesh axes, for computing; between steps, `embed` is sharded over `data` as well.
         policy: What the backward pass recomputes.
         compiler_options: Flags of XLA that the run is published with.
-        slices: How many machines of this kind there are.
     """
 
     title: str
@@ -140,7 +135,6 @@ class Run:
     compute: Mapping[str, str | tuple[str, ...]] = dataclasses.field(default_factory=lambda: FSDP)
     policy: Any = True
     compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    slices: int = 1
 
     @property
     def stored(self) -> dict[str, str | tuple[str, ...]]:
@@ -264,13 +258,12 @@ RUNS = {
         compiler_options={**ON_V6E, **SUMS_ON_SPARSE_CORES},
     ),
     "405b-v6e": Run(
-        *("Llama 3.1 405B, FSDP 512, offloaded, batch 1 a chip, 8192 tokens", "v6e:16x16"),
+        *("Llama 3.1 405B, FSDP 512, offloaded, batch 1 a chip, 8192 tokens", "2 x v6e:16x16"),
         {**LLAMA_3_405B, "batch": 512},
         {"data": 512},
         54.803,
         policy=LAYERS_OFFLOADED,
         compiler_options={**ON_V6E, **HOST_TRANSFERS},
-        slices=2,
     ),
     **{
         f"7b-a3-{hosts}": Run(
@@ -340,7 +333,7 @@ def describe_step(run: Run) -> tuple[Any, tuple[Any, ...]]:
 def compile_run(run: Run, *, stop_early: bool = False) -> CompiledProgram:
     """Returns the compiled step of a run."""
     step, arguments = describe_step(run)
-    mesh = nym.create_mesh(run.mesh, devices=described_devices(run.devices, slices=run.slices))
+    mesh = nym.create_mesh(run.mesh, devices=described_devices(run.devices))
     options = {"stop_early": stop_early, "compiler_options": run.compiler_options}
     return compile_for(step, *arguments, mesh=mesh, mapping=run.stored, **options)
 
@@ -351,8 +344,7 @@ def format_row(run: Run, program: CompiledProgram, time: StepTime) -> str:
     parts = (time.compute, time.attention, waiting, time.host, sum(time.hidden.values()))
     memory = f"{program.memory.peak_bytes / 2**30:.1f} of {program.hardware.hbm_available / 2**30:.1f}"
     off = 100 * (time.total / run.seconds - 1)
-    machine = run.devices if run.slices == 1 else f"{run.slices} slices of {run.devices}"
-    cells = [f"{run.title}, {machine}", f"{run.seconds:.2f}", f"{time.total:.2f}", f"{off:+.1f} %"]
+    cells = [f"{run.title}, {run.devices}", f"{run.seconds:.2f}", f"{time.total:.2f}", f"{off:+.1f} %"]
     return f"| {' | '.join([*cells, *(f'{part:.2f}' for part in parts), memory])} |"
 
 
