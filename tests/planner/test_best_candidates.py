@@ -56,9 +56,9 @@ EVEN = dict.fromkeys("abcdefgh", 1.0)
 @pytest.mark.parametrize(
     ("timed", "order"),
     [
-        ({"c": 1.5}, ["c!", "e!", "f!", "g!"]),  # all with the mesh of c look slow, and those with another do not
-        ({"c": 0.4}, ["c!", "a!", "b!", "d!"]),
-        ({"c": 1.5, "e": 2.5}, ["c!", "e!", "a!", "b!"]),
+        ({"c": 1.5}, ["c!", "e!"]),  # all with the mesh of c look slow, and those with another do not
+        ({"c": 0.9}, ["c!"]),  # the others should not be faster than it is
+        ({"c": 1.5, "e": 2.5}, ["c!", "e!"]),
     ],
 )
 def test_timed_candidates_tell_the_speed_of_others_with_their_mesh(timed, order):
@@ -100,9 +100,57 @@ def test_other_ways_to_store_parameters_come_after_other_ways_to_compute(monkeyp
 
 
 def test_hopeless_candidates_are_not_compiled():
-    slow = make_prospect("z", 1, 4.0)
+    slow = make_prospect("z", 1, 2.2)  # than which all others take less when compiled
     compiler = Compiler({**EVEN, "z": 1.0}, {**EVEN, "z": 1.0})
     assert "z" not in search([*PROSPECTS, slow], compiler)[0] and "z" in search([slow], compiler)[0]
+
+
+def change_candidate(prospect, seconds=None, **changes):
+    estimate = prospect.estimate
+    candidate = dataclasses.replace(estimate.candidate, **changes)
+    step_time = estimate.time if seconds is None else dataclasses.replace(estimate.time, compute=seconds)
+    return prospect._replace(estimate=dataclasses.replace(estimate, candidate=candidate, time=step_time))
+
+
+@pytest.mark.parametrize(("fits", "policies"), [(True, ["fast"]), (False, ["fast", "slow"])])
+def test_a_slower_policy_is_compiled_where_the_faster_one_does_not_fit(fits, policies):
+    fast = change_candidate(PROSPECTS[0], policy="fast")
+    slow = change_candidate(PROSPECTS[0], 1.25, policy="slow")
+    compiler = Compiler(EVEN, EVEN)
+    compile_candidate = compiler.compile
+
+    def compile_large(estimate, *args, **kwargs):
+        has_room = fits or estimate.candidate.policy == "slow"
+        return dataclasses.replace(compile_candidate(estimate, *args, **kwargs), fits=has_room)
+
+    compiler.compile = compile_large
+    found = compile_best([fast, slow], compiler, SearchProgress(False, time.monotonic(), None))
+    assert [one.candidate.policy for one, _ in found] == policies
+
+
+def test_what_holds_more_than_a_candidate_that_does_not_fit_is_not_compiled():
+    large = [
+        change_candidate(prospect, policy="none")._replace(is_likely_to_fit=False, held_bytes=10 + number)
+        for number, prospect in enumerate(PROSPECTS[1:4])
+    ]
+    compiler = Compiler(EVEN, EVEN)
+    compile_candidate = compiler.compile
+
+    def compile_large(estimate, *args, **kwargs):
+        is_small = estimate.candidate.policy != "none"
+        return dataclasses.replace(compile_candidate(estimate, *args, **kwargs), fits=is_small)
+
+    compiler.compile = compile_large
+    compile_best([PROSPECTS[0], *large], compiler, SearchProgress(False, time.monotonic(), None))
+    assert compiler.calls == ["a", "b", "a!"]
+
+
+def test_other_ways_to_store_parameters_wait_as_much_longer_than_screened():
+    stored = change_candidate(PROSPECTS[0], parameters={"embed": ("data",)})
+    compiler = Compiler({**EVEN, "a": 1.5}, {**EVEN, "a": 1.5})
+    compiler.hardware = get_hardware("h100")
+    search([stored, *PROSPECTS], compiler)
+    assert compiler.calls == [*"abcdefgh"]  # not a again
 
 
 def test_a_candidate_that_cannot_be_timed_is_tried_once():

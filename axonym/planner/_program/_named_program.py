@@ -108,6 +108,7 @@ class NamedProgram:
         sums: Sums, and how often each is computed.
         reshards: Arrays that lose the sharding of some dimensions, before and after, and how often.
         saved: Arrays that iterations of loops collect, such as activations for the backward pass, and their number.
+        offloaded: The same, of arrays in the memory of the host.
         arrays: For each array, the set of its names.
         sizes: The sizes that each axis has in some array.
         looped: The names of the axes that loops slice.
@@ -120,6 +121,7 @@ class NamedProgram:
     sums: Mapping[Sum, int]
     reshards: Mapping[tuple[NamedShape, NamedShape], int]
     saved: Mapping[NamedShape, int]
+    offloaded: Mapping[NamedShape, int]
     arrays: frozenset[frozenset[str]]
     sizes: Mapping[str, frozenset[int]]
     looped: frozenset[str]
@@ -166,6 +168,7 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
         sums=reader.count_sums(),
         reshards=dict(reader.reshards),
         saved=dict(reader.saved),
+        offloaded=dict(reader.offloaded),
         arrays=frozenset(reader.arrays),
         sizes={name: frozenset(sizes) for name, sizes in reader.sizes.items()},
         looped=frozenset(leaves[leaf].dims[0][0] for leaf in reader.looped if leaves[leaf].dims) - {""},
@@ -204,6 +207,7 @@ class _ProgramReader:
         self._sums: list[tuple[Sum, int]] = []  # with its runs, which are 0 once it is added to another
         self.reshards: collections.Counter[tuple[NamedShape, NamedShape]] = collections.Counter()
         self.saved: collections.Counter[NamedShape] = collections.Counter()
+        self.offloaded: collections.Counter[NamedShape] = collections.Counter()
         self.arrays: set[frozenset[str]] = set()
         self.sizes: dict[str, set[int]] = collections.defaultdict(set)
         self.looped: set[int] = set()
@@ -320,7 +324,9 @@ class _ProgramReader:
                 self.looped.add(origin)
         # The stacks of results are mostly activations for the backward pass, or gradients.
         for variable in equation.outvars[carried:]:
-            self.saved[_read_shape(variable.aval)] += 1
+            is_on_host = getattr(getattr(variable.aval, "memory_space", None), "name", "") == "Host"
+            collected = self.offloaded if is_on_host else self.saved
+            collected[_read_shape(variable.aval)] += 1
         origins = [*operands[:constants], *[None] * carried, *operands[scanned:]]
         results = self.read(inner, origins, runs * length)
         return [*[None] * carried, *results[carried:]]

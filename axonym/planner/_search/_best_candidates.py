@@ -16,13 +16,13 @@ from ._nearest_fits import describe_nearest_fits
 from ._screening import Prospect
 
 
-_MOST_COMPILED = 32
-_MOST_BEFORE_TIMING = 4  # candidates that are compiled before the best of them is timed
+_MOST_COMPILED = 16
+_FIRST_COMPILED = 4  # candidates that are compiled, however slow they should be, before the best of them is timed
 _MOST_TIMED = 4
 _MOST_OF_A_MESH = 5  # ways to compute with the same mesh and policy that are compiled before those with others
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
 _COMPILE_BUDGET_SHARE = 0.6  # for TPUs; what remains is for timing the best candidates, which takes minutes each
-_PRUNE_RATIO = 1.5  # a candidate that should take this many times as long as the best compiled one is not compiled
+_TIMED_GAIN = 0.02  # a candidate that should be faster than the best timed one by less is not timed
 
 
 def compile_best(
@@ -99,6 +99,11 @@ class _Expected(NamedTuple):
     prospect: Prospect
     seconds: float
 
+    @property
+    def way(self) -> CandidateKey:
+        """How the candidate computes."""
+        return self.prospect.estimate.candidate.key.computing
+
 
 class _Search:
     """Compiles candidates and times the best of them.
@@ -113,11 +118,15 @@ class _Search:
         self._untimeable: set[CandidateKey] = set()
         # By mesh and settings, the time of a timed candidate divided by what was expected of it.
         self._slowdowns: dict[CandidateKey, float] = {}
+        # By sharding and options, the candidates with any policy, the fastest first.
+        self._siblings: dict[CandidateKey, list[Prospect]] = collections.defaultdict(list)
+        for prospect in sorted(prospects, key=lambda prospect: prospect.estimate.time.total):
+            self._siblings[replace(prospect.estimate.candidate.key, policy="")].append(prospect)
         self.results: dict[CandidateKey, tuple[Evaluation, Prospect]] = {}
 
     def run(self) -> None:
         if self._has_timing:
-            self._compile(_MOST_BEFORE_TIMING)
+            self._compile(_FIRST_COMPILED)
             self._time(1)  # the others are ranked with its speed
         self._compile(_MOST_COMPILED)
         if self._has_timing:
@@ -133,8 +142,19 @@ class _Search:
         times = [speed.scale(evaluation).time.total for evaluation, _ in self.results.values() if evaluation.is_usable]
         best = min(times, default=math.inf)
         queue = self._rank_prospects(speed)
+        # By the way to compute, how much longer its compiled candidates take than screened, at least.
+        excess: dict[CandidateKey, float] = {}
+        for evaluation, prospect in self.results.values():
+            _note_excess(excess, evaluation, prospect, speed)
         while len(self.results) - self._count_failed() / 2 < limit:
-            queue = [expected for expected in queue if expected.seconds <= _PRUNE_RATIO * best]
+            limit_seconds = best if len(self.results) >= _FIRST_COMPILED else math.inf
+            queue = [
+                expected
+                for expected in queue
+                if expected.seconds + excess.get(expected.way, 0.0) <= limit_seconds
+                and not self._has_better_policy(expected.prospect)
+                and not self._has_smaller_misfit(expected.prospect)
+            ]
             if not queue:
                 return
             if self._log.has_used(_COMPILE_BUDGET_SHARE if self._has_timing else 1.0):
@@ -150,6 +170,7 @@ class _Search:
             self.results[evaluation.candidate.key] = evaluation, prospect
             if evaluation.is_usable:
                 best = min(best, speed.scale(evaluation).time.total)
+                _note_excess(excess, evaluation, prospect, speed)
             if self._count_failed() == len(self.results) == min(_MOST_FAILED, len(self._prospects)):
                 raise self._compiler.errors[0]  # such as for a refused option
 
@@ -179,6 +200,34 @@ class _Search:
 
         return min(range(len(queue)), key=make_sort_key)
 
+    def _has_better_policy(self, prospect: Prospect) -> bool:
+        """Returns whether the same sharding fits, or may fit, with a policy that the screening takes to be as fast.
+
+        Which operations are run again and what is sent to the host are known before compiling.
+        """
+        key = prospect.estimate.candidate.key
+        for other in self._siblings[replace(key, policy="")]:
+            other_key = other.estimate.candidate.key
+            if other_key == key:  # slower ones follow
+                return False
+            result = self.results.get(other_key)
+            if result[0].is_usable if result else other.is_likely_to_fit:
+                return True
+        return False
+
+    def _has_smaller_misfit(self, prospect: Prospect) -> bool:
+        """Returns whether a candidate that is unlikely to fit holds more than one with its settings that does not."""
+        if prospect.is_likely_to_fit:
+            return False
+        candidate = prospect.estimate.candidate
+        return any(
+            not evaluation.fits
+            and not evaluation.problem
+            and (key.policy, key.options) == (candidate.policy, candidate.key.options)
+            and compiled.held_bytes <= prospect.held_bytes
+            for key, (evaluation, compiled) in self.results.items()
+        )
+
     def _count_failed(self) -> int:
         return sum(bool(evaluation.problem) for evaluation, _ in self.results.values())
 
@@ -205,16 +254,29 @@ class _Search:
                 self._slowdowns[key.mesh_and_settings] = timed.time.total / expected
 
     def _find_untimed(self) -> CandidateKey | None:
-        """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh."""
+        """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh.
+
+        That is None if no candidate should be faster than the best timed one by `_TIMED_GAIN`.
+        """
         speed = ComputingSpeed.measure(self.results.values())
 
-        def make_sort_key(key: CandidateKey) -> tuple[float, CandidateKey]:
-            slowdown = self._slowdowns.get(key.mesh_and_settings, 1.0)
-            return slowdown * speed.scale(self.results[key][0]).time.total, key
+        expected_seconds: dict[CandidateKey, float] = {}
+        best_seconds = math.inf  # of timed candidates
+        for key, (evaluation, _) in self.results.items():
+            if evaluation.stage == "timed" and evaluation.is_usable:
+                best_seconds = min(best_seconds, evaluation.time.total)
+            elif evaluation.is_usable and key not in self._untimeable:
+                slowdown = self._slowdowns.get(key.mesh_and_settings, 1.0)
+                expected_seconds[key] = slowdown * speed.scale(evaluation).time.total
+        key = min(expected_seconds, key=lambda key: (expected_seconds[key], key), default=None)
+        return key if key is not None and expected_seconds[key] < (1 - _TIMED_GAIN) * best_seconds else None
 
-        untimed = [
-            key
-            for key, (evaluation, _) in self.results.items()
-            if evaluation.stage == "compiled" and evaluation.is_usable and key not in self._untimeable
-        ]
-        return min(untimed, key=make_sort_key, default=None)
+
+def _note_excess(
+    excess: dict[CandidateKey, float], evaluation: Evaluation, prospect: Prospect, speed: ComputingSpeed
+) -> None:
+    """Notes how much longer a candidate takes than screened, if that is the least of its way to compute."""
+    if evaluation.is_usable:
+        way = evaluation.candidate.key.computing
+        seconds = speed.scale(evaluation).time.total - speed.scale(prospect.estimate).time.total
+        excess[way] = min(seconds, excess.get(way, seconds))

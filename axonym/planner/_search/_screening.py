@@ -21,11 +21,19 @@ from ._step_variants import StepVariant
 
 
 class Prospect(NamedTuple):
-    """The estimate of a candidate for a step, and whether the step is likely to fit into memory."""
+    """The estimate of a candidate for a step.
+
+    Attributes:
+        estimate: The estimate.
+        variant: The step.
+        is_likely_to_fit: Whether `held_bytes` fit into the memory of a device.
+        held_bytes: The bytes of its arguments and of what loops collect, on a device.
+    """
 
     estimate: Evaluation
     variant: StepVariant
     is_likely_to_fit: bool
+    held_bytes: float = 0.0
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
@@ -60,6 +68,11 @@ class Screening:
 
         # A step reads its state and writes the new one, which takes as long whatever else it computes.
         computing = 2 * argument_bytes / self._hardware.hbm_bandwidth
+        offloaded = [
+            count * _count_bytes(shape, candidate, candidate.compute)
+            for shape, count in named_program.offloaded.items()
+        ]
+        computing += 2 * sum(offloaded) / self._hardware.hbm_bandwidth  # out of the memory and back into it
         traffic = _Traffic(candidate, self._make_link_model(candidate), named_program)
         for product, runs in named_program.products.items():
             computing += runs * _estimate_product(product, candidate, self._hardware)
@@ -69,12 +82,13 @@ class Screening:
         for (source, target), runs in named_program.reshards.items():
             traffic.add_reshard(source, target, runs)
         waiting, hidden = hide_sending(computing, traffic.waiting, traffic.hidden)
-        time = StepTime(computing, 0.0, waiting, hidden, 0.0, "flops", ERRORS["flops"])
+        host = 2 * max(sum(offloaded) / self._hardware.host_bandwidth - computing, 0.0)
+        time = StepTime(computing, 0.0, waiting, hidden, host, "flops", ERRORS["flops"])
         fits = argument_bytes <= self._hardware.hbm_available
         estimate = Evaluation(candidate, "screened", fits, dict(memory), dict(traffic.sent), time)
 
         held_bytes = argument_bytes + count_saved_bytes(named_program, candidate)  # most of what a step holds
-        return Prospect(estimate, self._variant, held_bytes <= self._hardware.hbm_available)
+        return Prospect(estimate, self._variant, held_bytes <= self._hardware.hbm_available, held_bytes)
 
 
 class _Traffic:
