@@ -76,7 +76,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", choices=MODELS, default="llama3-8b")
     parser.add_argument("--layers", type=int, help="another number of layers")
     parser.add_argument("--devices", default="v5e:16x16", help="the machine, such as v5p:4x8x8, h100:32x8 or cpu:8")
-    parser.add_argument("--batch", type=int, help="sequences of a step; one for each device if left out")
+    parser.add_argument("--batch", type=int, nargs="+", help="sequences of a step, of which several are tried")
     parser.add_argument("--length", type=int, default=4096, help="tokens of a sequence")
     parser.add_argument("--policy", nargs="+", choices=POLICIES, default=["none", "layers", "offload"])
     parser.add_argument("--microbatches", type=int, nargs="+", help="numbers to try, such as 1 2 4; 1 if left out")
@@ -92,10 +92,12 @@ def main(argv: list[str] | None = None) -> int:
         devices = nym.planner.described_devices(args.devices)
         sizes = {**MODELS[args.model], **({} if args.layers is None else {"layers": args.layers})}
         how = {"context_parallel": args.context_parallel}
-        shapes = describe_arguments(sizes, args.batch or len(devices), args.length, **how)
+        batches = args.batch or [len(devices)]
+        shapes = describe_arguments(sizes, batches[0], args.length, **how)
         choices = {
             "policies": {name: POLICIES[name] for name in args.policy},
             "options": {"microbatches": args.microbatches} if args.microbatches else None,
+            "sizes": {"batch": batches} if len(batches) > 1 else None,
         }
         plan = nym.planner.plan(train_step, *shapes, devices=devices, budget=args.budget, **choices)
         print(f"{args.model}, {plan.tokens:,} tokens a step\n\n{plan}")

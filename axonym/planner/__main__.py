@@ -71,6 +71,8 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fixed", nargs="+", default=[], metavar="PART.NAME=VALUE", help=fixed)
     policy = "what the backward pass recomputes: none, layers, what `Stacked` knows by name, or a policy of FUNCTION"
     parser.add_argument("--policy", nargs="+", default=[], metavar="NAME", help=policy)
+    sizes = "sizes of axes of the data to try: batch=256,512,1024"
+    parser.add_argument("--sizes", nargs="+", default=[], metavar="NAME=SIZES", help=sizes)
     cache = parser.add_mutually_exclusive_group()
     cache.add_argument("--cache", metavar="DIR", help="the folder for compiled programs, instead of the user's own")
     cache.add_argument(
@@ -117,6 +119,8 @@ def _read_options(request: argparse.Namespace, options: dict[str, Any]) -> dict[
     arguments = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     if request.fixed:
         arguments["fixed"] = _read_fixed(request.fixed)
+    if request.sizes:
+        arguments["sizes"] = _read_sizes(request.sizes)
     if request.policy:
         arguments["policies"] = _read_policies(request.policy, options.get("policies") or {})
     return arguments
@@ -129,6 +133,16 @@ def _read_policies(names: Sequence[str], policies: dict[str, Any]) -> dict[str, 
         if name not in policies:
             raise ValueError(f"--policy takes {', '.join(policies)}, not {name!r}{suggest_name(name, [*policies])}")
     return {name: policies[name] for name in names}
+
+
+def _read_sizes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    sizes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        if not name or not all(value.isdecimal() for value in values.split(",")):
+            raise ValueError(f"--sizes takes NAME=SIZE,SIZE,..., such as batch=256,512, not {text!r}")
+        sizes[name] = tuple(map(int, values.split(",")))
+    return sizes
 
 
 def _read_fixed(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

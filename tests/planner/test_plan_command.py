@@ -132,6 +132,8 @@ def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
         (["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "embed=data"], "not 'embed=data'"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layers"], "no argument has a `Stacked`"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layrs"], "not 'layrs'; did you mean 'layers'?"),
+        (["planned_steps:make_step", "--devices", "cpu:8", "--sizes", "batch:64"], "not 'batch:64'"),
+        (["planned_steps:make_step", "--devices", "cpu:8", "--sizes", "batch=64,"], "not 'batch=64,'"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--budget", "-3"], "`budget` is above 0 seconds"),
     ],
 )
@@ -163,6 +165,13 @@ def test_progress_is_a_line_for_each_candidate_if_asked(steps, tmp_path, capsys)
     assert any((tmp_path / "programs").iterdir())
     assert run_command([*command, "--no-cache"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_sizes_of_the_data_are_tried(steps, capsys):
+    command = [f"{steps}:make_plain", "--devices", "cpu:8", "--fixed", "mesh.data=8", "--budget", "0.000001"]
+    assert run_command([*command, "--sizes", "batch=64,128"]) == 1  # since nothing is compiled
+    printed = capsys.readouterr().out
+    assert "batch of 64" in printed and "batch of 128" in printed
 
 
 def test_help_says_what_the_function_returns(capsys):

@@ -414,6 +414,34 @@ def test_policies_and_options_are_searched(make_plan):
     assert found.best.candidate.options == {"times": 1}
 
 
+def test_sizes_of_the_data_are_ranked_by_the_time_of_a_sample(make_plan):
+    found = make_plan(sizes={"batch": (64, 128)}, fixed={**DATA, "parameters": {"embed": "data"}})
+    seconds = {one.candidate.sizes["batch"]: one.time.total for one in found.evaluations}
+    assert seconds[64] < seconds[128] < 2 * seconds[64]  # parameters are read and gathered once a step
+    assert found.sizes == {"batch": 128} and found.fits and found.model_flops == 2 * FLOPS
+    assert found.mfu(1) > found.mfu(2) == pytest.approx(FLOPS / seconds[64] / 4 / get_hardware("cpu").bf16_flops)
+    assert "batch of 128" in str(found)
+    alone = make_plan(fixed={**DATA, "parameters": {"embed": "data"}})
+    assert {one.time.total for one in alone.evaluations} == {seconds[64]}
+    reason = found.why("batch=64")
+    assert reason.choice == "128 over data" and [one.choice for one in reason.alternatives] == ["64 over data"]
+    assert reason.alternatives[0].seconds == pytest.approx(2 * seconds[64] - seconds[128])
+    assert "for as many samples as the best candidate has" in str(reason)
+
+
+def test_sizes_with_which_a_step_fails_are_left_out():
+    def step(model, x):
+        def compute_loss(model, x):
+            return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
+
+        return nym.microbatch(jax.value_and_grad(compute_loss), "batch", 4)(model, x)
+
+    sizes = {"batch": (10, 16)}
+    found = nym.planner.plan(step, make_model(), X, devices="cpu:2", sizes=sizes, budget=1e-9)
+    assert {one.candidate.sizes["batch"] for one in found.evaluations} == {16}
+    assert "batch=10: axis 'batch' has size 10, which is not divisible by 4 microbatches" in str(found.pruned)
+
+
 def test_a_plan_is_the_same_with_other_hash_seeds(cache, tmp_path):
     program = f"""
 import sys
@@ -636,6 +664,11 @@ def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
         ({"policies": ["full"]}, TypeError, "`policies` is a mapping from a name for each policy"),
         ({"policies": {}}, ValueError, "`policies` is empty"),
         ({"options": {"microbatches": 4}}, TypeError, "`options` has 4 for 'microbatches'"),
+        ({"sizes": ["batch"]}, TypeError, "`sizes` is a mapping from the sizes of axes of the data, such as"),
+        ({"sizes": {"batch": 64}}, TypeError, "`sizes` has 64 for 'batch'; give a sequence of sizes to try"),
+        ({"sizes": {"batch": (0,)}}, TypeError, r"`sizes` has \(0,\) for 'batch'; give a sequence of sizes to try"),
+        ({"sizes": {"embed": (64,)}}, ValueError, "'embed', an axis of the first argument, .*; give axes of the data"),
+        ({"sizes": {"bach": (64,)}}, ValueError, "'bach', which no argument has.*'batch'.* of the data are batch"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_said(make_plan, changes, error, message):

@@ -1,6 +1,7 @@
 """`Candidate`, a way to run a step; `Evaluation`, what is known of it; and `PlanRecord`, what a search found."""
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -24,6 +25,7 @@ class Candidate:
         parameters: The same for parameters and optimizer state between steps; `compute` and more.
         policy: The name of the policy of rematerialization; empty if the layers keep their own.
         options: The keyword arguments that the function is called with.
+        sizes: The sizes of the axes of the data that were searched.
 
     Example:
         >>> import axonym as nym
@@ -37,6 +39,7 @@ class Candidate:
     parameters: Mapping[str, MeshAxes] = field(hash=False)
     policy: str = ""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @functools.cached_property
     def key(self) -> "CandidateKey":
@@ -49,7 +52,13 @@ class Candidate:
             parameters=tuple(sorted(parameters.items())),
             policy=self.policy,
             options=tuple((name, repr(value)) for name, value in self.options.items()),
+            sizes=tuple(sorted(self.sizes.items())),
         )
+
+    @property
+    def samples(self) -> int:
+        """How many elements the axes have together whose sizes were searched; 1 if none were."""
+        return math.prod(self.sizes.values())
 
     def __str__(self) -> str:
         """Formats the candidate in a line."""
@@ -66,6 +75,7 @@ class CandidateKey:
         parameters: The same between steps.
         policy: The name of the policy.
         options: The options, with values as text, since they need not be hashable.
+        sizes: The sizes of axes.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -73,6 +83,7 @@ class CandidateKey:
     parameters: tuple[tuple[str, MeshAxes], ...]
     policy: str
     options: tuple[tuple[str, str], ...]
+    sizes: tuple[tuple[str, int], ...]
 
     @property
     def computing(self) -> "CandidateKey":
@@ -98,6 +109,8 @@ class Evaluation:
         sent: By mesh axes, the bytes that a device sends in a step.
         time: The step time.
         problem: Why it cannot be compiled; empty if it can.
+        tokens: The tokens of its step; 0 if not known.
+        model_flops: The floating-point operations of its step, as in `Plan`; 0 if not known.
 
     Example:
         >>> import axonym as nym
@@ -114,6 +127,13 @@ class Evaluation:
     sent: Mapping[MeshAxes, int] = field(hash=False)
     time: StepTime
     problem: str = ""
+    tokens: int = 0
+    model_flops: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """The seconds that candidates are ranked by: those of a step, or of a sample where sizes were searched."""
+        return self.time.total / self.candidate.samples
 
     @property
     def bytes(self) -> int:
@@ -164,9 +184,10 @@ def _group_names(mapping: Mapping[str, MeshAxes]) -> list[str]:
 
 
 def format_settings(candidate: Candidate) -> str:
-    """Returns the policy and the options of a candidate: `policy full, microbatches=2`; empty if it has none."""
-    policy = [f"policy {candidate.policy}"] if candidate.policy else []
-    return ", ".join([*policy, *(f"{name}={value!r}" for name, value in candidate.options.items())])
+    """Returns the sizes, the policy and the options of a candidate: `batch of 512, policy full, microbatches=2`."""
+    settings = [f"{name} of {size}" for name, size in candidate.sizes.items()]
+    settings += [f"policy {candidate.policy}"] if candidate.policy else []
+    return ", ".join([*settings, *(f"{name}={value!r}" for name, value in candidate.options.items())])
 
 
 @dataclass(frozen=True, repr=False)
@@ -254,7 +275,8 @@ class PlanRecord:
         Args:
             which: A rank or an evaluation; the best if left out.
         """
-        return self.tokens / self.get_evaluation(which).time.total
+        evaluation = self.get_evaluation(which)
+        return (evaluation.tokens or self.tokens) / evaluation.time.total
 
     def mfu(self, which: int | Evaluation = 1) -> float:
         """Returns the part of the devices' peak in bfloat16 that the operations of the model alone take.
@@ -265,4 +287,6 @@ class PlanRecord:
         Args:
             which: A rank or an evaluation; the best if left out.
         """
-        return self.model_flops / (self.get_evaluation(which).time.total * self.devices * self.hardware.bf16_flops)
+        evaluation = self.get_evaluation(which)
+        flops = evaluation.model_flops or self.model_flops
+        return flops / (evaluation.time.total * self.devices * self.hardware.bf16_flops)

@@ -94,15 +94,10 @@ def _scale_computing(time: StepTime, factor: float) -> StepTime:
 
 
 class _Expected(NamedTuple):
-    """A prospect, and the seconds that its step is expected to take."""
+    """A prospect, and what its cost is expected to be."""
 
     prospect: Prospect
-    seconds: float
-
-    @property
-    def way(self) -> CandidateKey:
-        """How the candidate computes."""
-        return self.prospect.estimate.candidate.key.computing
+    cost: float
 
 
 class _Search:
@@ -120,7 +115,7 @@ class _Search:
         self._slowdowns: dict[CandidateKey, float] = {}
         # By sharding and options, the candidates with any policy, the fastest first.
         self._siblings: dict[CandidateKey, list[Prospect]] = collections.defaultdict(list)
-        for prospect in sorted(prospects, key=lambda prospect: prospect.estimate.time.total):
+        for prospect in sorted(prospects, key=lambda prospect: prospect.estimate.cost):
             self._siblings[replace(prospect.estimate.candidate.key, policy="")].append(prospect)
         self.results: dict[CandidateKey, tuple[Evaluation, Prospect]] = {}
 
@@ -139,22 +134,11 @@ class _Search:
     def _compile(self, limit: int) -> None:
         """Compiles the best candidates until there are `limit` results; one that fails counts as half a result."""
         speed = ComputingSpeed.measure(self.results.values())
-        times = [speed.scale(evaluation).time.total for evaluation, _ in self.results.values() if evaluation.is_usable]
+        times = [speed.scale(evaluation).cost for evaluation, _ in self.results.values() if evaluation.is_usable]
         best = min(times, default=math.inf)
         queue = self._rank_prospects(speed)
-        # By the way to compute, how much longer its compiled candidates take than screened, at least.
-        excess: dict[CandidateKey, float] = {}
-        for evaluation, prospect in self.results.values():
-            _note_excess(excess, evaluation, prospect, speed)
         while len(self.results) - self._count_failed() / 2 < limit:
-            limit_seconds = best if len(self.results) >= _FIRST_COMPILED else math.inf
-            queue = [
-                expected
-                for expected in queue
-                if expected.seconds + excess.get(expected.way, 0.0) <= limit_seconds
-                and not self._has_better_policy(expected.prospect)
-                and not self._has_smaller_misfit(expected.prospect)
-            ]
+            queue = [expected for expected in queue if self._can_be_best(expected, best, speed)]
             if not queue:
                 return
             if self._log.has_used(_COMPILE_BUDGET_SHARE if self._has_timing else 1.0):
@@ -164,13 +148,13 @@ class _Search:
             prospect, _ = queue.pop(self._find_next(queue))
             number = len(self.results) + 1
             total = max(number, min(len(self._prospects), _MOST_COMPILED))
-            best_so_far = f", best {format_seconds(best)}" if math.isfinite(best) else ""
+            of_what = " a sample" if prospect.estimate.candidate.sizes else ""
+            best_so_far = f", best {format_seconds(best)}{of_what}" if math.isfinite(best) else ""
             self._log.show(f"{number} of {total}{best_so_far}: {prospect.estimate.candidate}")
             evaluation = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=True)
             self.results[evaluation.candidate.key] = evaluation, prospect
             if evaluation.is_usable:
-                best = min(best, speed.scale(evaluation).time.total)
-                _note_excess(excess, evaluation, prospect, speed)
+                best = min(best, speed.scale(evaluation).cost)
             if self._count_failed() == len(self.results) == min(_MOST_FAILED, len(self._prospects)):
                 raise self._compiler.errors[0]  # such as for a refused option
 
@@ -180,7 +164,7 @@ class _Search:
         for prospect in self._prospects:
             if prospect.estimate.candidate.key not in self.results:
                 scaled = prospect._replace(estimate=speed.scale(prospect.estimate))
-                ranked.append((scaled.sort_key, _Expected(prospect, scaled.estimate.time.total)))
+                ranked.append((scaled.sort_key, _Expected(prospect, scaled.estimate.cost)))
         return [expected for _, expected in sorted(ranked, key=lambda pair: pair[0])]
 
     def _find_next(self, queue: Sequence[_Expected]) -> int:
@@ -200,6 +184,25 @@ class _Search:
 
         return min(range(len(queue)), key=make_sort_key)
 
+    def _can_be_best(self, expected: _Expected, best: float, speed: ComputingSpeed) -> bool:
+        """Returns whether a candidate may fit and cost less than the best that is compiled; the first all may."""
+        prospect, is_first = expected.prospect, len(self.results) < _FIRST_COMPILED
+        if not is_first and expected.cost > best:
+            return False
+        if self._has_better_policy(prospect) or self._has_smaller_misfit(prospect):
+            return False
+        return is_first or expected.cost + self._measure_excess(prospect, speed) <= best
+
+    def _measure_excess(self, prospect: Prospect, speed: ComputingSpeed) -> float:
+        """Returns by how much candidates that compute alike and send no more cost more than screened, at least."""
+        way, sent_bytes = prospect.estimate.candidate.key.computing, sum(prospect.estimate.sent.values())
+        excess = [
+            speed.scale(evaluation).cost - speed.scale(compiled.estimate).cost
+            for key, (evaluation, compiled) in self.results.items()
+            if evaluation.is_usable and key.computing == way and sum(compiled.estimate.sent.values()) <= sent_bytes
+        ]
+        return min(excess, default=0.0)
+
     def _has_better_policy(self, prospect: Prospect) -> bool:
         """Returns whether the same sharding fits, or may fit, with a policy that the screening takes to be as fast.
 
@@ -216,14 +219,14 @@ class _Search:
         return False
 
     def _has_smaller_misfit(self, prospect: Prospect) -> bool:
-        """Returns whether a candidate that is unlikely to fit holds more than one with its settings that does not."""
+        """Returns whether a candidate that is unlikely to fit holds more than one with its policy that does not."""
         if prospect.is_likely_to_fit:
             return False
-        candidate = prospect.estimate.candidate
+        candidate_key = prospect.estimate.candidate.key
         return any(
             not evaluation.fits
             and not evaluation.problem
-            and (key.policy, key.options) == (candidate.policy, candidate.key.options)
+            and (key.policy, key.options) == (candidate_key.policy, candidate_key.options)
             and compiled.held_bytes <= prospect.held_bytes
             for key, (evaluation, compiled) in self.results.items()
         )
@@ -260,23 +263,13 @@ class _Search:
         """
         speed = ComputingSpeed.measure(self.results.values())
 
-        expected_seconds: dict[CandidateKey, float] = {}
-        best_seconds = math.inf  # of timed candidates
+        expected_costs: dict[CandidateKey, float] = {}
+        best_cost = math.inf  # of timed candidates
         for key, (evaluation, _) in self.results.items():
             if evaluation.stage == "timed" and evaluation.is_usable:
-                best_seconds = min(best_seconds, evaluation.time.total)
+                best_cost = min(best_cost, evaluation.cost)
             elif evaluation.is_usable and key not in self._untimeable:
                 slowdown = self._slowdowns.get(key.mesh_and_settings, 1.0)
-                expected_seconds[key] = slowdown * speed.scale(evaluation).time.total
-        key = min(expected_seconds, key=lambda key: (expected_seconds[key], key), default=None)
-        return key if key is not None and expected_seconds[key] < (1 - _TIMED_GAIN) * best_seconds else None
-
-
-def _note_excess(
-    excess: dict[CandidateKey, float], evaluation: Evaluation, prospect: Prospect, speed: ComputingSpeed
-) -> None:
-    """Notes how much longer a candidate takes than screened, if that is the least of its way to compute."""
-    if evaluation.is_usable:
-        way = evaluation.candidate.key.computing
-        seconds = speed.scale(evaluation).time.total - speed.scale(prospect.estimate).time.total
-        excess[way] = min(seconds, excess.get(way, seconds))
+                expected_costs[key] = slowdown * speed.scale(evaluation).cost
+        key = min(expected_costs, key=lambda key: (expected_costs[key], key), default=None)
+        return key if key is not None and expected_costs[key] < (1 - _TIMED_GAIN) * best_cost else None

@@ -41,7 +41,7 @@ class Prospect(NamedTuple):
         estimate = self.estimate
         # Those that do not fit come last, the smallest of them first.
         oversize = 0 if estimate.fits else estimate.bytes
-        return oversize, not self.is_likely_to_fit, estimate.time.total, estimate.candidate.key
+        return oversize, not self.is_likely_to_fit, estimate.cost, estimate.candidate.key
 
 
 class Screening:
@@ -85,7 +85,16 @@ class Screening:
         host = 2 * max(sum(offloaded) / self._hardware.host_bandwidth - computing, 0.0)
         time = StepTime(computing, 0.0, waiting, hidden, host, "flops", ERRORS["flops"])
         fits = argument_bytes <= self._hardware.hbm_available
-        estimate = Evaluation(candidate, "screened", fits, dict(memory), dict(traffic.sent), time)
+        estimate = Evaluation(
+            candidate,
+            "screened",
+            fits,
+            dict(memory),
+            dict(traffic.sent),
+            time,
+            tokens=self._variant.tokens,
+            model_flops=self._variant.model_flops,
+        )
 
         held_bytes = argument_bytes + count_saved_bytes(named_program, candidate)  # most of what a step holds
         return Prospect(estimate, self._variant, held_bytes <= self._hardware.hbm_available, held_bytes)
