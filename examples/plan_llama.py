@@ -78,7 +78,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--devices", default="v5e:16x16", help="the machine, such as v5p:4x8x8, h100:32x8 or cpu:8")
     parser.add_argument("--batch", type=int, nargs="+", help="sequences of a step, of which several are tried")
     parser.add_argument("--length", type=int, default=4096, help="tokens of a sequence")
-    parser.add_argument("--policy", nargs="+", choices=POLICIES, default=["none", "layers", "offload"])
+    parser.add_argument("--policy", nargs="+", choices=[*POLICIES, "auto"], default=["auto"])
     parser.add_argument("--microbatches", type=int, nargs="+", help="numbers to try, such as 1 2 4; 1 if left out")
     parser.add_argument("--context-parallel", action="store_true", help="shard attention over positions, for long ones")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
         batches = args.batch or [len(devices)]
         shapes = describe_arguments(sizes, batches[0], args.length, **how)
         choices = {
-            "policies": {name: POLICIES[name] for name in args.policy},
+            "policies": "auto" if "auto" in args.policy else {name: POLICIES[name] for name in args.policy},
             "options": {"microbatches": args.microbatches} if args.microbatches else None,
             "sizes": {"batch": batches} if len(batches) > 1 else None,
         }

@@ -26,6 +26,7 @@ from ..named._format import suggest_name
 from ..named._transforms._checkpoint import CHECKPOINT_POLICIES
 from ._plan._plan import Plan
 from ._search._plan_search import plan
+from ._search._saved_names import AUTO
 
 
 _PARTS = ("mesh", "compute", "parameters")
@@ -69,7 +70,7 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
     fixed = "what is not searched for: mesh.model=4, compute.mlp=model, parameters.embed=replica,data, compute.heads="
     parser.add_argument("--fixed", nargs="+", default=[], metavar="PART.NAME=VALUE", help=fixed)
-    policy = "what the backward pass recomputes: none, layers, what `Stacked` knows by name, or a policy of FUNCTION"
+    policy = "what the backward pass recomputes: auto, or none, layers, names of `Stacked`, policies of FUNCTION"
     parser.add_argument("--policy", nargs="+", default=[], metavar="NAME", help=policy)
     sizes = "sizes of axes of the data to try: batch=256,512,1024"
     parser.add_argument("--sizes", nargs="+", default=[], metavar="NAME=SIZES", help=sizes)
@@ -122,7 +123,9 @@ def _read_options(request: argparse.Namespace, options: dict[str, Any]) -> dict[
     if request.sizes:
         arguments["sizes"] = _read_sizes(request.sizes)
     if request.policy:
-        arguments["policies"] = _read_policies(request.policy, options.get("policies") or {})
+        policies = options.get("policies")
+        known = {} if policies in (None, AUTO) else policies
+        arguments["policies"] = AUTO if request.policy == [AUTO] else _read_policies(request.policy, known)
     return arguments
 
 

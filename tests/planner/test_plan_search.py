@@ -414,6 +414,48 @@ def test_policies_and_options_are_searched(make_plan):
     assert found.best.candidate.options == {"times": 1}
 
 
+class NamedBlock(Block):
+    """A block that needs both values again for the backward pass, of which `out` is the smaller one."""
+
+    def __call__(self, x):
+        hidden = nym.tree_checkpoint_name(self.up(x), "hidden")
+        return x + nym.nn.tanh(nym.tree_checkpoint_name(self.down(nym.nn.relu(hidden)), "out"))
+
+
+def init_named_model(key):
+    def make_block(*, key):
+        block = Block.init(key=key)
+        return NamedBlock(block.up, block.down)
+
+    blocks = Stacked.init(nym.Axis("layers", LAYERS), make_block)(key=jax.random.split(key, LAYERS))
+    return {**init_model(key), "blocks": blocks}
+
+
+@pytest.mark.parametrize(
+    ("available", "policy", "note"),
+    [
+        (4_500_000, "save out, hidden", "nym.ScanCheckpointPolicy(save_block_internals=['out', 'hidden'])"),
+        (3_500_000, "save out", "nym.ScanCheckpointPolicy(save_block_internals=['out'])"),
+        (2_800_000, "layers", "True"),
+    ],
+)
+def test_values_with_names_are_saved_as_far_as_memory_is_left(cache, monkeypatch, available, policy, note):
+    small = dataclasses.replace(get_hardware("cpu"), hbm_available=available)
+    monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
+    model = eqx.filter_eval_shape(init_named_model, jax.random.key(0))
+    fixed = {**DATA, "parameters": dict.fromkeys(("embed", "mlp", "pixel"))}
+    x = make_shape(batch=4096, pixel=PIXEL)
+    found = nym.planner.plan(train_step, model, x, devices="cpu:4", policies="auto", fixed=fixed, cache=cache)
+    assert found.fits and found.policy == policy
+    assert f"policy {policy!r} is `gradient_checkpointing={note}`" in found.notes
+
+
+def test_names_that_save_no_operations_are_not_saved():
+    model = eqx.filter_eval_shape(init_model, jax.random.key(0))
+    found = nym.planner.plan(train_step, model, X, devices="cpu:4", policies="auto", fixed=DATA, budget=1e-9)
+    assert {one.candidate.policy for one in found.evaluations} == {"none", "layers", "offload"}
+
+
 def test_sizes_of_the_data_are_ranked_by_the_time_of_a_sample(make_plan):
     found = make_plan(sizes={"batch": (64, 128)}, fixed={**DATA, "parameters": {"embed": "data"}})
     seconds = {one.candidate.sizes["batch"]: one.time.total for one in found.evaluations}
@@ -661,7 +703,7 @@ def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
         ({"devices": [3]}, TypeError, r"`devices` is a description such as 'v5e:16x16'.*not a sequence of int"),
         ({"devices": nym.planner.described_devices("cpu:8")[:4]}, ValueError, "are 4 of the 8 devices of 'cpu:8'"),
         ({"fixed": {"compute": "data"}}, TypeError, "`fixed` is a mapping such as"),
-        ({"policies": ["full"]}, TypeError, "`policies` is a mapping from a name for each policy"),
+        ({"policies": "full"}, TypeError, "`policies` is 'auto' or a mapping from a name for each policy"),
         ({"policies": {}}, ValueError, "`policies` is empty"),
         ({"options": {"microbatches": 4}}, TypeError, "`options` has 4 for 'microbatches'"),
         ({"sizes": ["batch"]}, TypeError, "`sizes` is a mapping from the sizes of axes of the data, such as"),

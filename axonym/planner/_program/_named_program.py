@@ -20,6 +20,7 @@ from ...named._array import NamedArray, is_named_array
 from ...named._axis_layout import get_entry_axes
 from ...partitioning._fsdp import fsdp
 from ...partitioning._leaves import count_array_bytes
+from ...partitioning._rounded_gather import GATHERED
 
 
 Dim: TypeAlias = tuple[str, int]  # the name of an axis, empty if it has none, and its size
@@ -112,6 +113,7 @@ class NamedProgram:
         arrays: For each array, the set of its names.
         sizes: The sizes that each axis has in some array.
         looped: The names of the axes that loops slice.
+        checkpoint_names: The names that the step gives to values, as `tree_checkpoint_name` does.
         parameter_names: The names of the axes of the first argument.
         data_names: The names of the axes that only other arguments have.
     """
@@ -125,6 +127,7 @@ class NamedProgram:
     arrays: frozenset[frozenset[str]]
     sizes: Mapping[str, frozenset[int]]
     looped: frozenset[str]
+    checkpoint_names: tuple[str, ...]
     parameter_names: tuple[str, ...]
     data_names: tuple[str, ...]
 
@@ -172,6 +175,7 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
         arrays=frozenset(reader.arrays),
         sizes={name: frozenset(sizes) for name, sizes in reader.sizes.items()},
         looped=frozenset(leaves[leaf].dims[0][0] for leaf in reader.looped if leaves[leaf].dims) - {""},
+        checkpoint_names=(*reader.checkpoint_names,),
         parameter_names=parameter_names,
         data_names=tuple(name for name in names if name not in parameter_names),
     )
@@ -211,6 +215,7 @@ class _ProgramReader:
         self.arrays: set[frozenset[str]] = set()
         self.sizes: dict[str, set[int]] = collections.defaultdict(set)
         self.looped: set[int] = set()
+        self.checkpoint_names: dict[str, None] = {}  # in their order
         self._shard_map_dims: tuple[Dim, ...] = ()  # further dimensions of products in the `shard_map` that is read
 
     def read(self, jaxpr: Any, argument_origins: Sequence[Origin], runs: int) -> list[Origin]:
@@ -250,6 +255,8 @@ class _ProgramReader:
         elif name in _COPIES:
             if name in _RESHARDS:
                 self._note_reshard(equation, operands, runs)
+            elif name == "name" and equation.params["name"] != GATHERED:
+                self.checkpoint_names[equation.params["name"]] = None
             return operands[: len(equation.outvars)]  # not the indices, which are the other operands of a slice
         elif name not in _KERNELS:
             return self._read_inner(equation, operands, runs)

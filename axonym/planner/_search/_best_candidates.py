@@ -138,14 +138,16 @@ class _Search:
         best = min(times, default=math.inf)
         queue = self._rank_prospects(speed)
         while len(self.results) - self._count_failed() / 2 < limit:
-            queue = [expected for expected in queue if self._can_be_best(expected, best, speed)]
-            if not queue:
+            possible = [expected for expected in queue if self._can_be_best(expected, best, speed)]
+            if not possible:
                 return
             if self._log.has_used(_COMPILE_BUDGET_SHARE if self._has_timing else 1.0):
                 count = format_count(len(self.results), "candidate")
                 self._log.note(f"the budget was used up with {count} compiled; others may be better")
                 return
-            prospect, _ = queue.pop(self._find_next(queue))
+            expected = possible[self._find_next(possible)]
+            queue = [other for other in queue if other is not expected]
+            prospect = expected.prospect
             number = len(self.results) + 1
             total = max(number, min(len(self._prospects), _MOST_COMPILED))
             of_what = " a sample" if prospect.estimate.candidate.sizes else ""
@@ -180,7 +182,7 @@ class _Search:
             prospect, _ = queue[index]
             key = prospect.estimate.candidate.key
             turn = compiled_ways[key.computing] or compiled_meshes[key.mesh_and_settings] // _MOST_OF_A_MESH
-            return not prospect.estimate.fits, not prospect.is_likely_to_fit, turn
+            return not prospect.estimate.fits, not self._is_likely_to_fit(prospect), turn
 
         return min(range(len(queue)), key=make_sort_key)
 
@@ -214,13 +216,20 @@ class _Search:
             if other_key == key:  # slower ones follow
                 return False
             result = self.results.get(other_key)
-            if result[0].is_usable if result else other.is_likely_to_fit:
+            if result[0].is_usable if result else self._is_likely_to_fit(other):
                 return True
         return False
 
+    def _is_likely_to_fit(self, prospect: Prospect) -> bool:
+        """Returns whether a candidate is likely to fit if it holds as much beside `held_bytes` as compiled ones do."""
+        possible = [result for result in self.results.values() if not result[0].problem]
+        others = min((evaluation.bytes - compiled.held_bytes for evaluation, compiled in possible), default=0.0)
+        fits = prospect.held_bytes + max(others, 0.0) <= self._compiler.hardware.hbm_available
+        return prospect.is_likely_to_fit and fits
+
     def _has_smaller_misfit(self, prospect: Prospect) -> bool:
         """Returns whether a candidate that is unlikely to fit holds more than one with its policy that does not."""
-        if prospect.is_likely_to_fit:
+        if self._is_likely_to_fit(prospect):
             return False
         candidate_key = prospect.estimate.candidate.key
         return any(

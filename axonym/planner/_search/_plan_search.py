@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from .._plan._candidate import Candidate, Evaluation
 from .._plan._plan import Plan
 from ._best_candidates import ComputingSpeed, compile_best
 from ._candidate_compiler import CandidateCompiler, SearchProgress
+from ._saved_names import AUTO, RECOMPUTE_LAYERS, describe_policy, propose_policies
 from ._screening import Prospect, Screening
 from ._search_space import explain_no_candidate, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
@@ -35,7 +36,7 @@ def plan(
     *args: Any,
     devices: str | Sequence[DescribedDevice],
     fixed: Mapping[str, Mapping[str, Any]] | None = None,
-    policies: Mapping[str, Any] | None = None,
+    policies: Mapping[str, Any] | Literal["auto"] | None = None,
     options: Mapping[str, Sequence[Any]] | None = None,
     sizes: Mapping[str, Sequence[int]] | None = None,
     top: int = 3,
@@ -60,7 +61,9 @@ def plan(
             `{"compute": {"mlp": "model", "heads": None}}` and `{"parameters": {"embed": "data"}}` the mesh axes of
             named axes while computing and between steps.
         policies: The values of `gradient_checkpointing` to try for every `Stacked` and `BlockSeq` in the arguments, by
-            a name of your own for each; None leaves them as they are.
+            a name of your own for each; None leaves them as they are. `"auto"` tries `False`, `True`, `"offload"` and
+            policies that save values with names of `tree_checkpoint_name` in the layers, those first that save most
+            seconds for each byte. A note has the policy of the best candidate.
         options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
         sizes: By axis of the data, the sizes to try, such as `{"batch": (256, 512, 1024)}`, instead of those of `args`.
             Candidates are ranked by the seconds for each sample then, not for a step.
@@ -104,12 +107,18 @@ def plan(
     versions = find_versions(topology)
     compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()  # what follows adds to it, by reason
+    proposed: dict[str, Any] = {}
+    if policies == AUTO:
+        [variant, *_] = list_variants(plain, args, RECOMPUTE_LAYERS, options, collections.Counter(), sizes)
+        [prospect, *_] = _screen_candidates([variant], compiler, fixed, collections.Counter())
+        policies = proposed = propose_policies(prospect, compiler.hardware, compiler.make_link_model)
     variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes))
     prospects = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
     results = compile_best(prospects, compiler, log)
     ranked, best_as_screened = _rank_evaluations(prospects, results)
     pruned[_LESS_PROMISING] += len(prospects) - len(ranked)
+    policy_notes = [describe_policy(ranked[0].candidate.policy, proposed)] if proposed else []
     return Plan(
         evaluations=ranked,
         topology=topology,
@@ -120,7 +129,7 @@ def plan(
         versions=versions,
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - start_time,
-        notes=(*_list_notes(fn, args, variants[0]), *log.notes),
+        notes=(*_list_notes(fn, args, variants[0]), *policy_notes, *log.notes),
         screened=best_as_screened,
     )
 

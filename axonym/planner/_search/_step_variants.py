@@ -183,7 +183,8 @@ def count_model_flops(variant: StepVariant) -> float:
 
 def _check_choices(name: str, choices: Any, expected: str) -> None:
     if choices is not None and not isinstance(choices, Mapping):
-        raise TypeError(f"`{name}` is a mapping from {expected}, not a {type(choices).__name__}")
+        auto = "'auto' or " if name == "policies" else ""
+        raise TypeError(f"`{name}` is {auto}a mapping from {expected}, not a {type(choices).__name__}")
     if choices is not None and not choices:
         raise ValueError(f"`{name}` is empty; give {expected}, or None")
     for key, values in (choices or {}).items() if name == "options" else ():
