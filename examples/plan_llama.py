@@ -81,6 +81,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--policy", nargs="+", choices=[*POLICIES, "auto"], default=["auto"])
     parser.add_argument("--microbatches", type=int, nargs="+", help="numbers to try, such as 1 2 4; 1 if left out")
     parser.add_argument("--context-parallel", action="store_true", help="shard attention over positions, for long ones")
+    parser.add_argument("--published-flags", action="store_true", help="also try flags of XLA that are published")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
     parser.add_argument("--out", type=Path, metavar="DIR", help="a folder for plan.html, plan.json and pictures")
     return parser.parse_args(argv)
@@ -98,6 +99,7 @@ def main(argv: list[str] | None = None) -> int:
             "policies": "auto" if "auto" in args.policy else {name: POLICIES[name] for name in args.policy},
             "options": {"microbatches": args.microbatches} if args.microbatches else None,
             "sizes": {"batch": batches} if len(batches) > 1 else None,
+            "compiler_options": "published" if args.published_flags else None,
         }
         plan = nym.planner.plan(train_step, *shapes, devices=devices, budget=args.budget, **choices)
         print(f"{args.model}, {plan.tokens:,} tokens a step\n\n{plan}")

@@ -26,6 +26,7 @@ from ..named._format import suggest_name
 from ..named._transforms._checkpoint import CHECKPOINT_POLICIES
 from ._plan._plan import Plan
 from ._search._plan_search import plan
+from ._search._published_flags import PUBLISHED
 from ._search._saved_names import AUTO
 
 
@@ -74,6 +75,8 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--policy", nargs="+", default=[], metavar="NAME", help=policy)
     sizes = "sizes of axes of the data to try: batch=256,512,1024"
     parser.add_argument("--sizes", nargs="+", default=[], metavar="NAME=SIZES", help=sizes)
+    flags = "also compile the best candidate with flags of XLA that training runs are published with"
+    parser.add_argument("--published-flags", action="store_true", help=flags)
     cache = parser.add_mutually_exclusive_group()
     cache.add_argument("--cache", metavar="DIR", help="the folder for compiled programs, instead of the user's own")
     cache.add_argument(
@@ -120,6 +123,8 @@ def _read_options(request: argparse.Namespace, options: dict[str, Any]) -> dict[
     arguments = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     if request.fixed:
         arguments["fixed"] = _read_fixed(request.fixed)
+    if request.published_flags:
+        arguments["compiler_options"] = PUBLISHED
     if request.sizes:
         arguments["sizes"] = _read_sizes(request.sizes)
     if request.policy:

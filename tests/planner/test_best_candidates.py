@@ -3,12 +3,14 @@
 import dataclasses
 import sys
 import time
+from typing import Any
 
 import pytest
 
 from axonym.planner import Candidate, Evaluation, StepTime, get_hardware
 from axonym.planner._search._best_candidates import ComputingSpeed, compile_best
 from axonym.planner._search._candidate_compiler import SearchProgress
+from axonym.planner._search._published_flags import find_published_flags
 from axonym.planner._search._screening import Prospect
 
 
@@ -67,6 +69,38 @@ def test_timed_candidates_tell_the_speed_of_others_with_their_mesh(timed, order)
     assert compiler.calls[:5] == [*"abcd", "c!"] and compiler.calls[5:9] == [*"efgh"] and not notes
     assert [call for call in compiler.calls if "!" in call] == order
     assert [name for name, stage in found.items() if stage == "timed"] == sorted(one[0] for one in order)
+
+
+def test_the_best_candidate_is_timed_with_published_flags_too():
+    compiler = Compiler(EVEN, EVEN)
+    compile_candidate = compiler.compile
+
+    @dataclasses.dataclass
+    class FlagsCompiler:
+        compiler_options: Any = None
+        hardware = compiler.hardware
+
+        def compile(self, estimate, variant, *, stop_early):
+            evaluation = compile_candidate(estimate, variant, stop_early=stop_early)
+            speedup = 0.25 if self.compiler_options == flags.options else 0.0
+            step_time = dataclasses.replace(evaluation.time, compute=evaluation.time.compute - speedup)
+            return dataclasses.replace(evaluation, time=step_time)
+
+    flags = next(iter(find_published_flags("v5e").values()))
+    log = SearchProgress(False, time.monotonic(), None)
+    found = [one for one, _ in compile_best(PROSPECTS, FlagsCompiler(), log, [flags])]  # pyright: ignore
+    fastest = min(found, key=lambda one: one.cost)
+    assert fastest.candidate.flags == "fused gathers" and compiler.calls.count("a!") == 2
+    assert str(fastest.candidate).endswith("; flags fused gathers")
+    plain = next(one for one in found if one.candidate == dataclasses.replace(fastest.candidate, flags=""))
+    assert plain.time.total - fastest.time.total == pytest.approx(0.25)
+
+
+def test_flags_are_not_tried_after_the_budget():
+    flags = find_published_flags("v5e").values()
+    log = SearchProgress(False, time.monotonic() - 11.0, 10.0)
+    assert compile_best(PROSPECTS, Compiler(EVEN, EVEN), log, [*flags]) == []  # pyright: ignore
+    assert "flags 'fused gathers' were not tried, since no candidate was timed" in log.notes
 
 
 @pytest.mark.parametrize("most", [1, 4])

@@ -703,6 +703,7 @@ def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
         ({"devices": [3]}, TypeError, r"`devices` is a description such as 'v5e:16x16'.*not a sequence of int"),
         ({"devices": nym.planner.described_devices("cpu:8")[:4]}, ValueError, "are 4 of the 8 devices of 'cpu:8'"),
         ({"fixed": {"compute": "data"}}, TypeError, "`fixed` is a mapping such as"),
+        ({"compiler_options": "published"}, ValueError, "has no flags for 'cpu', but for v5e, v5p, v6e; give the opt"),
         ({"policies": "full"}, TypeError, "`policies` is 'auto' or a mapping from a name for each policy"),
         ({"policies": {}}, ValueError, "`policies` is empty"),
         ({"options": {"microbatches": 4}}, TypeError, "`options` has 4 for 'microbatches'"),

@@ -26,6 +26,7 @@ class Candidate:
         policy: The name of the policy of rematerialization; empty if the layers keep their own.
         options: The keyword arguments that the function is called with.
         sizes: The sizes of the axes of the data that were searched.
+        flags: The name of the published flags of XLA; empty if it is compiled without.
 
     Example:
         >>> import axonym as nym
@@ -40,6 +41,7 @@ class Candidate:
     policy: str = ""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    flags: str = ""
 
     @functools.cached_property
     def key(self) -> "CandidateKey":
@@ -53,6 +55,7 @@ class Candidate:
             policy=self.policy,
             options=tuple((name, repr(value)) for name, value in self.options.items()),
             sizes=tuple(sorted(self.sizes.items())),
+            flags=self.flags,
         )
 
     @property
@@ -76,6 +79,7 @@ class CandidateKey:
         policy: The name of the policy.
         options: The options, with values as text, since they need not be hashable.
         sizes: The sizes of axes.
+        flags: The name of the flags.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -84,6 +88,7 @@ class CandidateKey:
     policy: str
     options: tuple[tuple[str, str], ...]
     sizes: tuple[tuple[str, int], ...]
+    flags: str
 
     @property
     def computing(self) -> "CandidateKey":
@@ -184,10 +189,11 @@ def _group_names(mapping: Mapping[str, MeshAxes]) -> list[str]:
 
 
 def format_settings(candidate: Candidate) -> str:
-    """Returns the sizes, the policy and the options of a candidate: `batch of 512, policy full, microbatches=2`."""
+    """Returns sizes, policy, options and flags of a candidate: `batch of 512, policy full, microbatches=2`."""
     settings = [f"{name} of {size}" for name, size in candidate.sizes.items()]
     settings += [f"policy {candidate.policy}"] if candidate.policy else []
-    return ", ".join([*settings, *(f"{name}={value!r}" for name, value in candidate.options.items())])
+    settings += [f"{name}={value!r}" for name, value in candidate.options.items()]
+    return ", ".join([*settings, f"flags {candidate.flags}"] if candidate.flags else settings)
 
 
 @dataclass(frozen=True, repr=False)

@@ -41,7 +41,7 @@ class Plan(PlanRecord, PrintedTable):
             computed again; 0 if not known.
         tokens: The tokens of a step of the best candidate; 0 if not known.
         versions: The versions of JAX and of the compiler, by package.
-        compiler_options: XLA's options.
+        compiler_options: XLA's options for the best candidate.
         seconds: The time that the search took.
         notes: What was done in another way than usual, and why.
         screened: What the model of the machine says of the best candidate, which candidates that were only screened are

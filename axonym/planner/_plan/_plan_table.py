@@ -371,7 +371,7 @@ def _make_alternative_row(plan: PlanRecord, alternative: Alternative) -> GridRow
     below = []
     if (key.compute, key.parameters) != (best.compute, best.parameters):
         below.append(f"with {format_sharding(candidate)}")
-    if (key.policy, key.options, key.sizes) != (best.policy, best.options, best.sizes):
+    if format_settings(candidate) != format_settings(plan.best.candidate):
         below.append(f"with {format_settings(candidate)}")
     below += [evaluation.problem] if evaluation.problem else alternative.causes
     return GridRow(cells, ["; ".join(below)] if below else [])

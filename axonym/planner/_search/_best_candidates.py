@@ -13,6 +13,7 @@ from .._plan._candidate import CandidateKey, Evaluation
 from .._step_time._step_time import StepTime, format_seconds
 from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._nearest_fits import describe_nearest_fits
+from ._published_flags import PublishedFlags
 from ._screening import Prospect
 
 
@@ -26,12 +27,20 @@ _TIMED_GAIN = 0.02  # a candidate that should be faster than the best timed one 
 
 
 def compile_best(
-    prospects: Sequence[Prospect], compiler: CandidateCompiler, log: SearchProgress
+    prospects: Sequence[Prospect],
+    compiler: CandidateCompiler,
+    log: SearchProgress,
+    published_flags: Sequence[PublishedFlags] = (),
 ) -> list[tuple[Evaluation, Prospect]]:
-    """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted."""
+    """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted.
+
+    The best of them is compiled with each of the published flags, too.
+    """
     search = _Search(prospects, compiler, log)
     try:
         search.run()
+        for flags in published_flags:
+            search.try_flags(flags)
     except KeyboardInterrupt:
         log.note("interrupted: only the candidates that were compiled until then are here")
     except OSError as error:  # such as a full disk
@@ -264,6 +273,24 @@ class _Search:
                 self.results[key] = timed, prospect
                 expected = ComputingSpeed.measure(self.results.values()).scale(evaluation).time.total
                 self._slowdowns[key.mesh_and_settings] = timed.time.total / expected
+
+    def try_flags(self, flags: PublishedFlags) -> None:
+        """Compiles the best candidate with flags of XLA, for its times."""
+        timed = [
+            (evaluation, prospect)
+            for evaluation, prospect in self.results.values()
+            if evaluation.is_usable and evaluation.stage == "timed" and not evaluation.candidate.flags
+        ]
+        if not timed or self._log.has_used():
+            reason = "the budget was used up" if timed else "no candidate was timed"
+            self._log.note(f"flags {flags.name!r} were not tried, since {reason}")
+            return
+        evaluation, prospect = min(timed, key=lambda result: (result[0].cost, result[0].candidate.key))
+        known = replace(prospect.estimate, candidate=replace(evaluation.candidate, flags=flags.name))
+        self._log.show(f"timing {known.candidate}")
+        compiler = replace(self._compiler, compiler_options=flags.options)
+        flagged = compiler.compile(known, prospect.variant, stop_early=False)
+        self.results[flagged.candidate.key] = flagged, prospect
 
     def _find_untimed(self) -> CandidateKey | None:
         """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh.

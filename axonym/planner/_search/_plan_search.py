@@ -21,6 +21,7 @@ from .._plan._candidate import Candidate, Evaluation
 from .._plan._plan import Plan
 from ._best_candidates import ComputingSpeed, compile_best
 from ._candidate_compiler import CandidateCompiler, SearchProgress
+from ._published_flags import PUBLISHED, PublishedFlags, describe_flags, find_published_flags
 from ._saved_names import AUTO, RECOMPUTE_LAYERS, describe_policy, propose_policies
 from ._screening import Prospect, Screening
 from ._search_space import explain_no_candidate, list_candidates, parse_fixed
@@ -41,7 +42,7 @@ def plan(
     sizes: Mapping[str, Sequence[int]] | None = None,
     top: int = 3,
     budget: float | None = None,
-    compiler_options: Mapping[str, Any] | None = None,
+    compiler_options: Mapping[str, Any] | Literal["published"] | None = None,
     cache: bool | str | os.PathLike[str] = True,
     progress: bool | None = None,
 ) -> Plan:
@@ -69,7 +70,8 @@ def plan(
             Candidates are ranked by the seconds for each sample then, not for a step.
         top: How many candidates to print with all their parts.
         budget: Seconds, above 0, after which no further candidate is compiled.
-        compiler_options: Options of XLA, for all candidates.
+        compiler_options: Options of XLA, for all candidates. `"published"` compiles the best candidate with each set of
+            flags that training runs on such TPUs are published with, too; notes have these and their sources.
         cache: As for `compile_for`.
         progress: Whether to write a line for each candidate to the error stream; None if that is a terminal, where each
             line replaces the one before.
@@ -105,6 +107,9 @@ def plan(
         whole = f"the {count_devices(topology)} devices of '{topology}'"
         raise ValueError(f"`devices` are {len(described)} of {whole}; a plan is for all")
     versions = find_versions(topology)
+    published_flags: Mapping[str, PublishedFlags] = {}
+    if compiler_options == PUBLISHED:
+        published_flags, compiler_options = find_published_flags(topology.hardware), None
     compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()  # what follows adds to it, by reason
     proposed: dict[str, Any] = {}
@@ -115,10 +120,14 @@ def plan(
     variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes))
     prospects = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
-    results = compile_best(prospects, compiler, log)
+    results = compile_best(prospects, compiler, log, [*published_flags.values()])
     ranked, best_as_screened = _rank_evaluations(prospects, results)
     pruned[_LESS_PROMISING] += len(prospects) - len(ranked)
-    policy_notes = [describe_policy(ranked[0].candidate.policy, proposed)] if proposed else []
+    best = ranked[0].candidate
+    if best.flags:
+        compiler_options = published_flags[best.flags].options
+    choice_notes = [describe_policy(best.policy, proposed)] if proposed else []
+    choice_notes += map(describe_flags, published_flags.values())
     return Plan(
         evaluations=ranked,
         topology=topology,
@@ -129,7 +138,7 @@ def plan(
         versions=versions,
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - start_time,
-        notes=(*_list_notes(fn, args, variants[0]), *policy_notes, *log.notes),
+        notes=(*_list_notes(fn, args, variants[0]), *choice_notes, *log.notes),
         screened=best_as_screened,
     )
 
