@@ -76,11 +76,12 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", choices=MODELS, default="llama3-8b")
     parser.add_argument("--layers", type=int, help="another number of layers")
     parser.add_argument("--devices", default="v5e:16x16", help="the machine, such as v5p:4x8x8, h100:32x8 or cpu:8")
-    parser.add_argument("--batch", type=int, help="sequences of a step; one for each device if left out")
+    parser.add_argument("--batch", type=int, nargs="+", help="sequences of a step, of which several are tried")
     parser.add_argument("--length", type=int, default=4096, help="tokens of a sequence")
-    parser.add_argument("--policy", nargs="+", choices=POLICIES, default=["none", "layers", "offload"])
+    parser.add_argument("--policy", nargs="+", choices=[*POLICIES, "auto"], default=["auto"])
     parser.add_argument("--microbatches", type=int, nargs="+", help="numbers to try, such as 1 2 4; 1 if left out")
     parser.add_argument("--context-parallel", action="store_true", help="shard attention over positions, for long ones")
+    parser.add_argument("--published-flags", action="store_true", help="also try flags of XLA that are published")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
     parser.add_argument("--out", type=Path, metavar="DIR", help="a folder for plan.html, plan.json and pictures")
     return parser.parse_args(argv)
@@ -92,10 +93,13 @@ def main(argv: list[str] | None = None) -> int:
         devices = nym.planner.described_devices(args.devices)
         sizes = {**MODELS[args.model], **({} if args.layers is None else {"layers": args.layers})}
         how = {"context_parallel": args.context_parallel}
-        shapes = describe_arguments(sizes, args.batch or len(devices), args.length, **how)
+        batches = args.batch or [len(devices)]
+        shapes = describe_arguments(sizes, batches[0], args.length, **how)
         choices = {
-            "policies": {name: POLICIES[name] for name in args.policy},
+            "policies": "auto" if "auto" in args.policy else {name: POLICIES[name] for name in args.policy},
             "options": {"microbatches": args.microbatches} if args.microbatches else None,
+            "sizes": {"batch": batches} if len(batches) > 1 else None,
+            "compiler_options": "published" if args.published_flags else None,
         }
         plan = nym.planner.plan(train_step, *shapes, devices=devices, budget=args.budget, **choices)
         print(f"{args.model}, {plan.tokens:,} tokens a step\n\n{plan}")

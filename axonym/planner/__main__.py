@@ -32,6 +32,8 @@ from ..named._transforms._checkpoint import CHECKPOINT_POLICIES
 from ._machine._hardware_file import read_hardware
 from ._plan._plan import Plan
 from ._search._plan_search import plan
+from ._search._published_flags import PUBLISHED
+from ._search._saved_names import AUTO
 
 
 _FITS, _NOTHING_FITS, _ERROR, _UNKNOWN, _INTERRUPTED = 0, 1, 2, 3, 130  # exit codes; argparse has 2, shells 130
@@ -110,8 +112,12 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
     fixed = "what is not searched for: mesh.model=4, compute.mlp=model, parameters.embed=replica,data, compute.heads="
     parser.add_argument("--fixed", nargs="+", default=[], metavar="PART.NAME=VALUE", help=fixed)
-    policy = "what the backward pass recomputes: none, layers, what `Stacked` knows by name, or a policy of FUNCTION"
+    policy = "what the backward pass recomputes: auto, or none, layers, names of `Stacked`, policies of FUNCTION"
     parser.add_argument("--policy", nargs="+", default=[], metavar="NAME", help=policy)
+    sizes = "sizes of axes of the data to try: batch=256,512,1024"
+    parser.add_argument("--sizes", nargs="+", default=[], metavar="NAME=SIZES", help=sizes)
+    flags = "also compile the best candidate with flags of XLA that training runs are published with"
+    parser.add_argument("--published-flags", action="store_true", help=flags)
     cache = parser.add_mutually_exclusive_group()
     cache.add_argument("--cache", metavar="DIR", help="the folder for compiled programs, instead of the user's own")
     cache.add_argument(
@@ -158,8 +164,14 @@ def _read_options(request: argparse.Namespace, options: dict[str, Any]) -> dict[
     arguments = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     if request.fixed:
         arguments["fixed"] = _read_fixed(request.fixed)
+    if request.published_flags:
+        arguments["compiler_options"] = PUBLISHED
+    if request.sizes:
+        arguments["sizes"] = _read_sizes(request.sizes)
     if request.policy:
-        arguments["policies"] = _read_policies(request.policy, options.get("policies") or {})
+        policies = options.get("policies")
+        known = {} if policies in (None, AUTO) else policies
+        arguments["policies"] = AUTO if request.policy == [AUTO] else _read_policies(request.policy, known)
     return arguments
 
 
@@ -170,6 +182,16 @@ def _read_policies(names: Sequence[str], policies: dict[str, Any]) -> dict[str, 
         if name not in policies:
             raise ValueError(f"--policy takes {', '.join(policies)}, not {name!r}{suggest_name(name, [*policies])}")
     return {name: policies[name] for name in names}
+
+
+def _read_sizes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    sizes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        if not name or not all(value.isdecimal() for value in values.split(",")):
+            raise ValueError(f"--sizes takes NAME=SIZE,SIZE,..., such as batch=256,512, not {text!r}")
+        sizes[name] = tuple(map(int, values.split(",")))
+    return sizes
 
 
 def _read_fixed(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -3,12 +3,14 @@
 import dataclasses
 import sys
 import time
+from typing import Any
 
 import pytest
 
 from axonym.planner import Candidate, Evaluation, StepTime, get_hardware
 from axonym.planner._search._best_candidates import ComputingSpeed, compile_best
 from axonym.planner._search._candidate_compiler import SearchProgress
+from axonym.planner._search._published_flags import find_published_flags
 from axonym.planner._search._screening import Prospect
 
 
@@ -56,9 +58,9 @@ EVEN = dict.fromkeys("abcdefgh", 1.0)
 @pytest.mark.parametrize(
     ("timed", "order"),
     [
-        ({"c": 1.5}, ["c!", "e!", "f!", "g!"]),  # all with the mesh of c look slow, and those with another do not
-        ({"c": 0.4}, ["c!", "a!", "b!", "d!"]),
-        ({"c": 1.5, "e": 2.5}, ["c!", "e!", "a!", "b!"]),
+        ({"c": 1.5}, ["c!", "e!"]),  # all with the mesh of c look slow, and those with another do not
+        ({"c": 0.9}, ["c!"]),  # the others should not be faster than it is
+        ({"c": 1.5, "e": 2.5}, ["c!", "e!"]),
     ],
 )
 def test_timed_candidates_tell_the_speed_of_others_with_their_mesh(timed, order):
@@ -67,6 +69,38 @@ def test_timed_candidates_tell_the_speed_of_others_with_their_mesh(timed, order)
     assert compiler.calls[:5] == [*"abcd", "c!"] and compiler.calls[5:9] == [*"efgh"] and not notes
     assert [call for call in compiler.calls if "!" in call] == order
     assert [name for name, stage in found.items() if stage == "timed"] == sorted(one[0] for one in order)
+
+
+def test_the_best_candidate_is_timed_with_published_flags_too():
+    compiler = Compiler(EVEN, EVEN)
+    compile_candidate = compiler.compile
+
+    @dataclasses.dataclass
+    class FlagsCompiler:
+        compiler_options: Any = None
+        hardware = compiler.hardware
+
+        def compile(self, estimate, variant, *, stop_early):
+            evaluation = compile_candidate(estimate, variant, stop_early=stop_early)
+            speedup = 0.25 if self.compiler_options == flags.options else 0.0
+            step_time = dataclasses.replace(evaluation.time, compute=evaluation.time.compute - speedup)
+            return dataclasses.replace(evaluation, time=step_time)
+
+    flags = next(iter(find_published_flags("v5e").values()))
+    log = SearchProgress(False, time.monotonic(), None)
+    found = [one for one, _ in compile_best(PROSPECTS, FlagsCompiler(), log, [flags])]  # pyright: ignore
+    fastest = min(found, key=lambda one: one.cost)
+    assert fastest.candidate.flags == "fused gathers" and compiler.calls.count("a!") == 2
+    assert str(fastest.candidate).endswith("; flags fused gathers")
+    plain = next(one for one in found if one.candidate == dataclasses.replace(fastest.candidate, flags=""))
+    assert plain.time.total - fastest.time.total == pytest.approx(0.25)
+
+
+def test_flags_are_not_tried_after_the_budget():
+    flags = find_published_flags("v5e").values()
+    log = SearchProgress(False, time.monotonic() - 11.0, 10.0)
+    assert compile_best(PROSPECTS, Compiler(EVEN, EVEN), log, [*flags]) == []  # pyright: ignore
+    assert "flags 'fused gathers' were not tried, since no candidate was timed" in log.notes
 
 
 @pytest.mark.parametrize("most", [1, 4])
@@ -107,7 +141,7 @@ def test_if_nothing_fits_the_smallest_of_the_others_are_compiled(monkeypatch):
         one._replace(estimate=dataclasses.replace(one.estimate, saved_bytes=sizes[name]), is_likely_to_fit=False)
         for name, one in zip("abcdefgh", PROSPECTS, strict=True)
     ]
-    for fitting, calls in (("d", "abfd"), ("none", "abfdgh")):
+    for fitting, calls in (("f", "adf"), ("none", "adfgbh")):
         compiler = Compiler(EVEN, EVEN)
         compiler.hardware = get_hardware("h100")
         compile_candidate = compiler.compile
@@ -118,13 +152,62 @@ def test_if_nothing_fits_the_smallest_of_the_others_are_compiled(monkeypatch):
 
         compiler.compile = compile_and_check
         _, notes = search(prospects, compiler)
-        assert "".join(compiler.calls) == calls and notes == ([] if fitting == "d" else ["too large"])
+        assert "".join(compiler.calls) == calls and notes == ([] if fitting == "f" else ["too large"])
 
 
 def test_hopeless_candidates_are_not_compiled():
-    slow = make_prospect("z", 1, 4.0)
+    slow = make_prospect("z", 1, 2.2)  # than which all others take less when compiled
     compiler = Compiler({**EVEN, "z": 1.0}, {**EVEN, "z": 1.0})
     assert "z" not in search([*PROSPECTS, slow], compiler)[0] and "z" in search([slow], compiler)[0]
+
+
+def change_candidate(prospect, seconds=None, saved_bytes=0, **changes):
+    estimate = prospect.estimate
+    candidate = dataclasses.replace(estimate.candidate, **changes)
+    step_time = estimate.time if seconds is None else dataclasses.replace(estimate.time, compute=seconds)
+    changed = dataclasses.replace(estimate, candidate=candidate, time=step_time, saved_bytes=saved_bytes)
+    return prospect._replace(estimate=changed)
+
+
+@pytest.mark.parametrize(("fits", "policies"), [(True, ["fast"]), (False, ["fast", "slow"])])
+def test_a_slower_policy_is_compiled_where_the_faster_one_does_not_fit(fits, policies):
+    fast = change_candidate(PROSPECTS[0], policy="fast")
+    slow = change_candidate(PROSPECTS[0], 1.25, policy="slow")
+    compiler = Compiler(EVEN, EVEN)
+    compile_candidate = compiler.compile
+
+    def compile_large(estimate, *args, **kwargs):
+        has_room = fits or estimate.candidate.policy == "slow"
+        return dataclasses.replace(compile_candidate(estimate, *args, **kwargs), fits=has_room)
+
+    compiler.compile = compile_large
+    found = compile_best([fast, slow], compiler, SearchProgress(False, time.monotonic(), None))
+    assert [one.candidate.policy for one, _ in found] == policies
+
+
+def test_what_holds_more_than_a_candidate_that_does_not_fit_is_not_compiled():
+    large = [
+        change_candidate(prospect, policy="none", saved_bytes=10 + number)._replace(is_likely_to_fit=False)
+        for number, prospect in enumerate(PROSPECTS[1:4])
+    ]
+    compiler = Compiler(EVEN, EVEN)
+    compile_candidate = compiler.compile
+
+    def compile_large(estimate, *args, **kwargs):
+        is_small = estimate.candidate.policy != "none"
+        return dataclasses.replace(compile_candidate(estimate, *args, **kwargs), fits=is_small)
+
+    compiler.compile = compile_large
+    compile_best([PROSPECTS[0], *large], compiler, SearchProgress(False, time.monotonic(), None))
+    assert compiler.calls == ["a", "b", "a!"]
+
+
+def test_other_ways_to_store_parameters_wait_as_much_longer_than_screened():
+    stored = change_candidate(PROSPECTS[0], parameters={"embed": ("data",)})
+    compiler = Compiler({**EVEN, "a": 1.5}, {**EVEN, "a": 1.5})
+    compiler.hardware = get_hardware("h100")
+    search([stored, *PROSPECTS], compiler)
+    assert compiler.calls == [*"abcdefgh"]  # not a again
 
 
 def test_a_candidate_that_cannot_be_timed_is_tried_once():

@@ -175,6 +175,8 @@ def test_ctrl_c_has_an_exit_code_and_what_is_known(steps, number, tmp_path, monk
         (["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "embed=data"], "not 'embed=data'"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layers"], "no argument has a `Stacked`"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layrs"], "not 'layrs'; did you mean 'layers'?"),
+        (["planned_steps:make_step", "--devices", "cpu:8", "--sizes", "batch:64"], "not 'batch:64'"),
+        (["planned_steps:make_step", "--devices", "cpu:8", "--sizes", "batch=64,"], "not 'batch=64,'"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--budget", "-3"], "`budget` is above 0 seconds"),
     ],
 )
@@ -223,6 +225,13 @@ def test_a_file_of_hardware_names_devices(steps, tmp_path, monkeypatch, capsys):
 def test_ctrl_c_is_not_lost_in_the_garbage_collector(steps, capsys):
     assert run_command([f"{steps}:lose_interrupt", "--devices", "cpu:8"]) == 130
     assert capsys.readouterr().err == "axonym.planner: stopped\n"
+
+
+def test_sizes_of_the_data_are_tried(steps, capsys):
+    command = [f"{steps}:make_plain", "--devices", "cpu:8", "--fixed", "mesh.data=8", "--budget", "0.000001"]
+    assert run_command([*command, "--sizes", "batch=64,128"]) == 3  # since nothing is compiled
+    printed = capsys.readouterr().out
+    assert "batch of 64" in printed and "batch of 128" in printed
 
 
 def test_help_says_what_the_function_returns(capsys):

@@ -415,6 +415,76 @@ def test_policies_and_options_are_searched(make_plan):
     assert found.best.candidate.options == {"times": 1}
 
 
+class NamedBlock(Block):
+    """A block that needs both values again for the backward pass, of which `out` is the smaller one."""
+
+    def __call__(self, x):
+        hidden = nym.tree_checkpoint_name(self.up(x), "hidden")
+        return x + nym.nn.tanh(nym.tree_checkpoint_name(self.down(nym.nn.relu(hidden)), "out"))
+
+
+def init_named_model(key):
+    def make_block(*, key):
+        block = Block.init(key=key)
+        return NamedBlock(block.up, block.down)
+
+    blocks = Stacked.init(nym.Axis("layers", LAYERS), make_block)(key=jax.random.split(key, LAYERS))
+    return {**init_model(key), "blocks": blocks}
+
+
+@pytest.mark.parametrize(
+    ("available", "policy", "note"),
+    [
+        (4_500_000, "save out, hidden", "nym.ScanCheckpointPolicy(save_block_internals=['out', 'hidden'])"),
+        (3_500_000, "save out", "nym.ScanCheckpointPolicy(save_block_internals=['out'])"),
+        (2_800_000, "layers", "True"),
+    ],
+)
+def test_values_with_names_are_saved_as_far_as_memory_is_left(cache, monkeypatch, available, policy, note):
+    small = dataclasses.replace(get_hardware("cpu"), hbm_available=available)
+    monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
+    model = eqx.filter_eval_shape(init_named_model, jax.random.key(0))
+    fixed = {**DATA, "parameters": dict.fromkeys(("embed", "mlp", "pixel"))}
+    x = make_shape(batch=4096, pixel=PIXEL)
+    found = nym.planner.plan(train_step, model, x, devices="cpu:4", policies="auto", fixed=fixed, cache=cache)
+    assert found.fits and found.policy == policy
+    assert f"policy {policy!r} is `gradient_checkpointing={note}`" in found.notes
+
+
+def test_names_that_save_no_operations_are_not_saved():
+    model = eqx.filter_eval_shape(init_model, jax.random.key(0))
+    found = nym.planner.plan(train_step, model, X, devices="cpu:4", policies="auto", fixed=DATA, budget=1e-9)
+    assert {one.candidate.policy for one in found.evaluations} == {"none", "layers", "offload"}
+
+
+def test_sizes_of_the_data_are_ranked_by_the_time_of_a_sample(make_plan):
+    found = make_plan(sizes={"batch": (64, 128)}, fixed={**DATA, "parameters": {"embed": "data"}})
+    seconds = {one.candidate.sizes["batch"]: one.time.total for one in found.evaluations}
+    assert seconds[64] < seconds[128] < 2 * seconds[64]  # parameters are read and gathered once a step
+    assert found.sizes == {"batch": 128} and found.fits and found.model_flops == 2 * FLOPS
+    assert found.mfu(1) > found.mfu(2) == pytest.approx(FLOPS / seconds[64] / 4 / get_hardware("cpu").bf16_flops)
+    assert "batch of 128" in str(found)
+    alone = make_plan(fixed={**DATA, "parameters": {"embed": "data"}})
+    assert {one.time.total for one in alone.evaluations} == {seconds[64]}
+    reason = found.why("batch=64")
+    assert reason.choice == "128 over data" and [one.choice for one in reason.alternatives] == ["64 over data"]
+    assert reason.alternatives[0].seconds == pytest.approx(2 * seconds[64] - seconds[128])
+    assert "for as many samples as the best candidate has" in str(reason)
+
+
+def test_sizes_with_which_a_step_fails_are_left_out():
+    def step(model, x):
+        def compute_loss(model, x):
+            return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
+
+        return nym.microbatch(jax.value_and_grad(compute_loss), "batch", 4)(model, x)
+
+    sizes = {"batch": (10, 16)}
+    found = nym.planner.plan(step, make_model(), X, devices="cpu:2", sizes=sizes, budget=1e-9)
+    assert {one.candidate.sizes["batch"] for one in found.evaluations} == {16}
+    assert "batch=10: axis 'batch' has size 10, which is not divisible by 4 microbatches" in str(found.pruned)
+
+
 def test_a_plan_is_the_same_with_other_hash_seeds(cache, tmp_path):
     program = f"""
 import sys
@@ -562,7 +632,7 @@ def test_best_candidates_for_tpus_are_timed_and_cached(tmp_path):
     fixed = {"mesh": {"data": 8}, "compute": {"batch": "data"}}
     plan = functools.partial(nym.planner.plan, train_step, make_model(), X, fixed=fixed, cache=tmp_path)
     found = plan(devices="v5e:2x4")
-    assert [one.stage for one in found.evaluations[:2]] == ["timed"] * 2  # though they compute in one way
+    assert [one.stage for one in found.evaluations[:2]] == ["timed", "compiled"]  # which should take as long
     assert found.best.time.source == "cycles" and found.best.time.timelines
     again = plan(devices="v5e:2x4")
     assert dataclasses.replace(again, seconds=found.seconds) == found
@@ -661,9 +731,15 @@ def test_what_would_fit_has_sizes_that_the_mesh_divides(cache, monkeypatch):
         ({"devices": [3]}, TypeError, r"`devices` is a description such as 'v5e:16x16'.*not a sequence of int"),
         ({"devices": nym.planner.described_devices("cpu:8")[:4]}, ValueError, "are 4 of the 8 devices of 'cpu:8'"),
         ({"fixed": {"compute": "data"}}, TypeError, "`fixed` is a mapping such as"),
-        ({"policies": ["full"]}, TypeError, "`policies` is a mapping from a name for each policy"),
+        ({"compiler_options": "published"}, ValueError, "has no flags for 'cpu', but for v5e, v5p, v6e; give the opt"),
+        ({"policies": "full"}, TypeError, "`policies` is 'auto' or a mapping from a name for each policy"),
         ({"policies": {}}, ValueError, "`policies` is empty"),
         ({"options": {"microbatches": 4}}, TypeError, "`options` has 4 for 'microbatches'"),
+        ({"sizes": ["batch"]}, TypeError, "`sizes` is a mapping from the sizes of axes of the data, such as"),
+        ({"sizes": {"batch": 64}}, TypeError, "`sizes` has 64 for 'batch'; give a sequence of sizes to try"),
+        ({"sizes": {"batch": (0,)}}, TypeError, r"`sizes` has \(0,\) for 'batch'; give a sequence of sizes to try"),
+        ({"sizes": {"embed": (64,)}}, ValueError, "'embed', an axis of the first argument, .*; give axes of the data"),
+        ({"sizes": {"bach": (64,)}}, ValueError, "'bach', which no argument has.*'batch'.* of the data are batch"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_said(make_plan, changes, error, message):

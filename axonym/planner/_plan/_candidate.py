@@ -1,6 +1,7 @@
 """`Candidate`, a way to run a step; `Evaluation`, what is known of it; and `PlanRecord`, what a search found."""
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -26,6 +27,8 @@ class Candidate:
         parameters: The same for parameters and optimizer state between steps; `compute` and more.
         policy: The name of the policy of rematerialization; empty if the layers keep their own.
         options: The keyword arguments that the function is called with.
+        sizes: The sizes of the axes of the data that were searched.
+        flags: The name of the published flags of XLA; empty if it is compiled without.
 
     Example:
         >>> import axonym as nym
@@ -39,6 +42,8 @@ class Candidate:
     parameters: Mapping[str, MeshAxes] = field(hash=False)
     policy: str = ""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    flags: str = ""
 
     @functools.cached_property
     def key(self) -> "CandidateKey":
@@ -51,7 +56,14 @@ class Candidate:
             parameters=tuple(sorted(parameters.items())),
             policy=self.policy,
             options=tuple((name, repr(value)) for name, value in self.options.items()),
+            sizes=tuple(sorted(self.sizes.items())),
+            flags=self.flags,
         )
+
+    @property
+    def samples(self) -> int:
+        """How many elements the axes have together whose sizes were searched; 1 if none were."""
+        return math.prod(self.sizes.values())
 
     def __str__(self) -> str:
         """Formats the candidate in a line."""
@@ -68,6 +80,8 @@ class CandidateKey:
         parameters: The same between steps.
         policy: The name of the policy.
         options: The options, with values as text, since they need not be hashable.
+        sizes: The sizes of axes.
+        flags: The name of the flags.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -75,6 +89,8 @@ class CandidateKey:
     parameters: tuple[tuple[str, MeshAxes], ...]
     policy: str
     options: tuple[tuple[str, str], ...]
+    sizes: tuple[tuple[str, int], ...]
+    flags: str
 
     @property
     def computing(self) -> "CandidateKey":
@@ -102,6 +118,9 @@ class Evaluation:
         problem: Why it cannot be compiled; empty if it can.
         saved_bytes: If it is only screened, the bytes on a device that loops are estimated to save for the backward
             pass, beside the arguments.
+        tokens: The tokens of its step; 0 if not known.
+        samples: The samples of its step; 0 if not known.
+        model_flops: The floating-point operations of its step, as in `Plan`; 0 if not known.
 
     Example:
         >>> import axonym as nym
@@ -119,6 +138,14 @@ class Evaluation:
     time: StepTime
     problem: str = ""
     saved_bytes: int = 0
+    tokens: int = 0
+    samples: int = 0
+    model_flops: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """The seconds that candidates are ranked by: those of a step, or of a sample where sizes were searched."""
+        return self.time.total / self.candidate.samples
 
     @property
     def bytes(self) -> int:
@@ -169,9 +196,11 @@ def _group_names(mapping: Mapping[str, MeshAxes]) -> list[str]:
 
 
 def format_settings(candidate: Candidate) -> str:
-    """Returns the policy and the options of a candidate: `policy full, microbatches=2`; empty if it has none."""
-    policy = [f"policy {candidate.policy}"] if candidate.policy else []
-    return ", ".join([*policy, *(f"{name}={value!r}" for name, value in candidate.options.items())])
+    """Returns sizes, policy, options and flags of a candidate: `batch of 512, policy full, microbatches=2`."""
+    settings = [f"{name} of {size}" for name, size in candidate.sizes.items()]
+    settings += [f"policy {candidate.policy}"] if candidate.policy else []
+    settings += [f"{name}={value!r}" for name, value in candidate.options.items()]
+    return ", ".join([*settings, f"flags {candidate.flags}"] if candidate.flags else settings)
 
 
 @dataclass(frozen=True, repr=False)
@@ -302,7 +331,8 @@ class PlanRecord:
         Args:
             which: A rank or an evaluation; the best if left out.
         """
-        return self.tokens / self.get_evaluation(which).time.total
+        evaluation = self.get_evaluation(which)
+        return (evaluation.tokens or self.tokens) / evaluation.time.total
 
     def samples_per_second(self, which: int | Evaluation = 1) -> float:
         """Returns the samples that all devices process in a second; 0 if the samples of a step are not known.
@@ -310,7 +340,8 @@ class PlanRecord:
         Args:
             which: A rank or an evaluation; the best if left out.
         """
-        return self.samples / self.get_evaluation(which).time.total
+        evaluation = self.get_evaluation(which)
+        return (evaluation.samples or self.samples) / evaluation.time.total
 
     def mfu(self, which: int | Evaluation = 1) -> float:
         """Returns the part of the devices' peak in bfloat16 that the operations of the model alone take.
@@ -321,4 +352,6 @@ class PlanRecord:
         Args:
             which: A rank or an evaluation; the best if left out.
         """
-        return self.model_flops / (self.get_evaluation(which).time.total * self.devices * self.hardware.bf16_flops)
+        evaluation = self.get_evaluation(which)
+        flops = evaluation.model_flops or self.model_flops
+        return flops / (evaluation.time.total * self.devices * self.hardware.bf16_flops)

@@ -37,11 +37,11 @@ class Plan(PlanRecord, PrintedTable):
         topology: The machine.
         top: How many candidates are shown with all their parts.
         pruned: How many candidates were left out, by reason.
-        model_flops: The floating-point operations of a step on all devices, without what is computed again; 0 if not
-            known.
-        tokens: The tokens of a step; 0 if not known.
+        model_flops: The floating-point operations of a step of the best candidate on all devices, without what is
+            computed again; 0 if not known.
+        tokens: The tokens of a step of the best candidate; 0 if not known.
         versions: The versions of JAX and of the compiler, by package.
-        compiler_options: XLA's options.
+        compiler_options: XLA's options for the best candidate.
         seconds: The time that the search took.
         notes: What was done in another way than usual, and why.
         screened: What the model of the machine says of the best candidate, which candidates that were only screened are
@@ -91,6 +91,11 @@ class Plan(PlanRecord, PrintedTable):
         """The keyword arguments that the best candidate calls the function with."""
         return self.best.candidate.options
 
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes of axes of the data that the best candidate has, if any were searched."""
+        return self.best.candidate.sizes
+
     def mesh(self, devices: Sequence[Any] | None = None, axis_types: Any = None) -> Mesh:
         """Returns the mesh of the best candidate. Its axes are Auto unless given, as they were in the search.
 
@@ -107,9 +112,10 @@ class Plan(PlanRecord, PrintedTable):
         """Returns what other choices cost: for each, the best candidate with that choice, next to the best of all.
 
         Args:
-            axis: A named axis, whose choices are what it is sharded over while computing and between steps; a mesh
-                axis, whose choices are its sizes; `"policy"`; or an option. For one choice alone: `"data=64"`,
-                `"embed=not sharded"` or `"embed=model"`, sharded over `model` while computing or between steps.
+            axis: A named axis, whose choices are what it is sharded over while computing and between steps, and its
+                size if that was searched; a mesh axis, whose choices are its sizes; `"policy"`; or an option. For one
+                choice alone: `"data=64"`, `"batch=512"`, `"embed=not sharded"` or `"embed=model"`, sharded over `model`
+                while computing or between steps.
 
         Raises:
             TypeError: If `axis` is no string.

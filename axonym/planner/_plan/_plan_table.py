@@ -1,7 +1,7 @@
 """The table of a plan, what other choices cost (`Plan.why`), and two of its candidates part by part (`Plan.diff`)."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from ...named._format import suggest_name
@@ -301,7 +301,7 @@ class Alternative:
         evaluation: What is known of that candidate.
         seconds: By how many seconds a step is longer than that of the best of all; negative if it is shorter, which is
             printed only if it is known to fit. If it was only screened, it is compared with what the screening says of
-            the best.
+            the best. If it has other sizes, its times are those for as many samples as the best has.
         bytes: By how many bytes a device holds more than with the same; negative if less.
         causes: What the differences are made of, the largest first, such as `"waits 620.0 ms longer over data"`.
 
@@ -380,6 +380,8 @@ class PlanAlternatives(_PrintedPage):
             notes.append("Times of other figures than those of the best candidate are less certain.")
         if any(format_fit(self.plan, evaluation) == "unlikely" for evaluation in evaluations):
             notes.append(_UNLIKELY)
+        if any(evaluation.candidate.samples != best.candidate.samples for evaluation in evaluations):
+            notes.append("Differences of times are those for as many samples as the best candidate has.")
         if estimate is not None and any(stage == "screened" for stage, _ in kinds):
             figures = f"{format_step_time(estimate.time)} and {format_bytes(estimate.bytes)} of arguments"
             notes.append(f"What was only screened is compared with what the screening says of the best: {figures}.")
@@ -422,7 +424,7 @@ def _make_alternative_row(plan: PlanRecord, alternative: Alternative) -> GridRow
     below = []
     if (key.compute, key.parameters) != (best.compute, best.parameters):
         below.append(f"with {format_sharding(candidate)}")
-    if (key.policy, key.options) != (best.policy, best.options):
+    if format_settings(candidate) != format_settings(plan.best.candidate):
         below.append(f"with {format_settings(candidate)}")
     below += [evaluation.problem] if evaluation.problem else alternative.causes
     return GridRow(cells, ["; ".join(below)] if below else [])
@@ -477,8 +479,9 @@ def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
         if choice.key == best_choice.key or not requested & {choice.key, best_choice.key}:
             continue
         base = _choose_base(plan, evaluation)
-        seconds = evaluation.time.total - base.time.total
-        causes = () if evaluation.problem else tuple(_list_causes(plan, base, evaluation))
+        matched = _match_samples(evaluation, base)
+        causes = () if evaluation.problem else tuple(_list_causes(plan, base, matched))
+        seconds = matched.time.total - base.time.total
         alternatives.append(Alternative(choice.text, rank, evaluation, seconds, evaluation.bytes - base.bytes, causes))
     return PlanAlternatives(subject, best_choice.text, tuple(alternatives), plan)
 
@@ -501,7 +504,10 @@ def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choic
     def read_choice(candidate: Candidate) -> _Choice:
         if subject in names:
             key = candidate.compute.get(subject, ()), candidate.parameters.get(subject, ())
-            return _Choice(key, _describe_choice(candidate, subject), [format_mesh_axes(axes) for axes in key if axes])
+            text, texts = _describe_choice(candidate, subject), [format_mesh_axes(axes) for axes in key if axes]
+            if (size := candidate.sizes.get(subject)) is None:
+                return _Choice(key, text, texts)
+            return _Choice((size, key), f"{size} {text}", [*texts, str(size)])
         if subject in mesh_axes:
             size = candidate.mesh.get(subject, 1)
             return _Choice(size, str(size))
@@ -529,6 +535,17 @@ def _choose_base(plan: PlanRecord, evaluation: Evaluation) -> Evaluation:
     if evaluation.stage == "screened" and plan.screened is not None:
         return plan.screened
     return plan.best
+
+
+def _match_samples(evaluation: Evaluation, base: Evaluation) -> Evaluation:
+    """Returns an evaluation with the times of as many samples as another has, if sizes were searched."""
+    ratio, time = base.candidate.samples / evaluation.candidate.samples, evaluation.time
+    if ratio == 1:
+        return evaluation
+    waiting, hidden = ({axes: ratio * s for axes, s in part.items()} for part in (time.waiting, time.hidden))
+    compute, attention, host = (ratio * seconds for seconds in (time.compute, time.attention, time.host))
+    scaled = replace(time, compute=compute, attention=attention, waiting=waiting, hidden=hidden, host=host)
+    return replace(evaluation, time=scaled)
 
 
 def _list_causes(plan: PlanRecord, base: Evaluation, evaluation: Evaluation) -> Iterator[str]:

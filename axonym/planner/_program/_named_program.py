@@ -20,6 +20,7 @@ from ...named._array import NamedArray, is_named_array
 from ...named._axis_layout import get_entry_axes
 from ...partitioning._fsdp import fsdp
 from ...partitioning._leaves import count_array_bytes
+from ...partitioning._rounded_gather import GATHERED
 
 
 Dim: TypeAlias = tuple[str, int]  # the name of an axis, empty if it has none, and its size
@@ -108,9 +109,11 @@ class NamedProgram:
         sums: Sums, and how often each is computed.
         reshards: Arrays that lose the sharding of some dimensions, before and after, and how often.
         saved: Arrays that iterations of loops collect, such as activations for the backward pass, and their number.
+        offloaded: The same, of arrays in the memory of the host.
         arrays: For each array, the set of its names.
         sizes: The sizes that each axis has in some array.
         looped: The names of the axes that loops slice.
+        checkpoint_names: The names that the step gives to values, as `tree_checkpoint_name` does.
         parameter_names: The names of the axes of the first argument.
         data_names: The names of the axes that only other arguments have.
     """
@@ -120,9 +123,11 @@ class NamedProgram:
     sums: Mapping[Sum, int]
     reshards: Mapping[tuple[NamedShape, NamedShape], int]
     saved: Mapping[NamedShape, int]
+    offloaded: Mapping[NamedShape, int]
     arrays: frozenset[frozenset[str]]
     sizes: Mapping[str, frozenset[int]]
     looped: frozenset[str]
+    checkpoint_names: tuple[str, ...]
     parameter_names: tuple[str, ...]
     data_names: tuple[str, ...]
 
@@ -166,9 +171,11 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
         sums=reader.count_sums(),
         reshards=dict(reader.reshards),
         saved=dict(reader.saved),
+        offloaded=dict(reader.offloaded),
         arrays=frozenset(reader.arrays),
         sizes={name: frozenset(sizes) for name, sizes in reader.sizes.items()},
         looped=frozenset(leaves[leaf].dims[0][0] for leaf in reader.looped if leaves[leaf].dims) - {""},
+        checkpoint_names=(*reader.checkpoint_names,),
         parameter_names=parameter_names,
         data_names=tuple(name for name in names if name not in parameter_names),
     )
@@ -204,9 +211,11 @@ class _ProgramReader:
         self._sums: list[tuple[Sum, int]] = []  # with its runs, which are 0 once it is added to another
         self.reshards: collections.Counter[tuple[NamedShape, NamedShape]] = collections.Counter()
         self.saved: collections.Counter[NamedShape] = collections.Counter()
+        self.offloaded: collections.Counter[NamedShape] = collections.Counter()
         self.arrays: set[frozenset[str]] = set()
         self.sizes: dict[str, set[int]] = collections.defaultdict(set)
         self.looped: set[int] = set()
+        self.checkpoint_names: dict[str, None] = {}  # in their order
         self._shard_map_dims: tuple[Dim, ...] = ()  # further dimensions of products in the `shard_map` that is read
 
     def read(self, jaxpr: Any, argument_origins: Sequence[Origin], runs: int) -> list[Origin]:
@@ -246,6 +255,8 @@ class _ProgramReader:
         elif name in _COPIES:
             if name in _RESHARDS:
                 self._note_reshard(equation, operands, runs)
+            elif name == "name" and equation.params["name"] != GATHERED:
+                self.checkpoint_names[equation.params["name"]] = None
             return operands[: len(equation.outvars)]  # not the indices, which are the other operands of a slice
         elif name not in _KERNELS:
             return self._read_inner(equation, operands, runs)
@@ -320,7 +331,9 @@ class _ProgramReader:
                 self.looped.add(origin)
         # The stacks of results are mostly activations for the backward pass, or gradients.
         for variable in equation.outvars[carried:]:
-            self.saved[_read_shape(variable.aval)] += 1
+            is_on_host = getattr(getattr(variable.aval, "memory_space", None), "name", "") == "Host"
+            collected = self.offloaded if is_on_host else self.saved
+            collected[_read_shape(variable.aval)] += 1
         origins = [*operands[:constants], *[None] * carried, *operands[scanned:]]
         results = self.read(inner, origins, runs * length)
         return [*[None] * carried, *results[carried:]]

@@ -13,26 +13,35 @@ from .._plan._candidate import CandidateKey, Evaluation
 from .._step_time._step_time import StepTime, format_seconds
 from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._nearest_fits import describe_nearest_fits
+from ._published_flags import PublishedFlags
 from ._screening import Prospect
 
 
-_MOST_COMPILED = 32
-_MOST_BEFORE_TIMING = 4  # candidates that are compiled before the best of them is timed
+_MOST_COMPILED = 16
+_FIRST_COMPILED = 4  # candidates that are compiled, however slow they should be, before the best of them is timed
 _MOST_TIMED = 4
 _MOST_OF_A_MESH = 5  # ways to compute with the same mesh and policy that are compiled before those with others
 _MOST_SMALL = 4  # candidates that are compiled besides if nothing fits, the smallest of the others
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
 _COMPILE_BUDGET_SHARE = 0.6  # for TPUs; what remains is for timing the best candidates, which takes minutes each
-_PRUNE_RATIO = 1.5  # a candidate that should take this many times as long as the best compiled one is not compiled
+_TIMED_GAIN = 0.02  # a candidate that should be faster than the best timed one by less is not timed
 
 
 def compile_best(
-    prospects: Sequence[Prospect], compiler: CandidateCompiler, log: SearchProgress
+    prospects: Sequence[Prospect],
+    compiler: CandidateCompiler,
+    log: SearchProgress,
+    published_flags: Sequence[PublishedFlags] = (),
 ) -> list[tuple[Evaluation, Prospect]]:
-    """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted."""
+    """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted.
+
+    The best of them is compiled with each of the published flags, too.
+    """
     search = _Search(prospects, compiler, log)
     try:
         search.run()
+        for flags in published_flags:
+            search.try_flags(flags)
     except KeyboardInterrupt:
         log.stop("interrupt", "interrupted: only the candidates that were compiled until then are here")
     except OSError as error:  # such as a full disk
@@ -95,10 +104,10 @@ def _scale_computing(time: StepTime, factor: float) -> StepTime:
 
 
 class _Expected(NamedTuple):
-    """A prospect, and the seconds that its step is expected to take."""
+    """A prospect, and what its cost is expected to be."""
 
     prospect: Prospect
-    seconds: float
+    cost: float
 
 
 class _Search:
@@ -114,11 +123,15 @@ class _Search:
         self._untimeable: set[CandidateKey] = set()
         # By mesh and settings, the time of a timed candidate divided by what was expected of it.
         self._slowdowns: dict[CandidateKey, float] = {}
+        # By sharding and options, the candidates with any policy, the fastest first.
+        self._siblings: dict[CandidateKey, list[Prospect]] = collections.defaultdict(list)
+        for prospect in sorted(prospects, key=lambda prospect: prospect.estimate.cost):
+            self._siblings[replace(prospect.estimate.candidate.key, policy="")].append(prospect)
         self.results: dict[CandidateKey, tuple[Evaluation, Prospect]] = {}
 
     def run(self) -> None:
         if self._has_timing:
-            self._compile(_MOST_BEFORE_TIMING)
+            self._compile(_FIRST_COMPILED)
             self._time(1)  # the others are ranked with its speed
         self._compile(_MOST_COMPILED)
         if self.results and not any(evaluation.fits for evaluation, _ in self.results.values()):
@@ -133,26 +146,29 @@ class _Search:
     def _compile(self, limit: int) -> None:
         """Compiles the best candidates until there are `limit` results; one that fails counts as half a result."""
         speed = ComputingSpeed.measure(self.results.values())
-        times = [speed.scale(evaluation).time.total for evaluation, _ in self.results.values() if evaluation.is_usable]
+        times = [speed.scale(evaluation).cost for evaluation, _ in self.results.values() if evaluation.is_usable]
         best = min(times, default=math.inf)
         queue = self._rank_prospects(speed)
         while len(self.results) - self._count_failed() / 2 < limit:
-            queue = [expected for expected in queue if expected.seconds <= _PRUNE_RATIO * best]
-            if not queue:
+            possible = [expected for expected in queue if self._can_be_best(expected, best, speed)]
+            if not possible:
                 return
             if self._log.has_used(_COMPILE_BUDGET_SHARE if self._has_timing else 1.0):
                 count = format_count(len(self.results), "candidate")
                 self._log.stop("budget", f"the budget was used up with {count} compiled; others may be better")
                 return
-            prospect, _ = queue.pop(self._find_next(queue))
+            expected = possible[self._find_next(possible)]
+            queue = [other for other in queue if other is not expected]
+            prospect = expected.prospect
             number = len(self.results) + 1
             total = max(number, min(len(self._prospects), _MOST_COMPILED))
-            best_so_far = f", best {format_seconds(best)}" if math.isfinite(best) else ""
+            of_what = " a sample" if prospect.estimate.candidate.sizes else ""
+            best_so_far = f", best {format_seconds(best)}{of_what}" if math.isfinite(best) else ""
             self._log.show(f"{number} of {total}{best_so_far}: {prospect.estimate.candidate}")
             evaluation = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=True)
             self.results[evaluation.candidate.key] = evaluation, prospect
             if evaluation.is_usable:
-                best = min(best, speed.scale(evaluation).time.total)
+                best = min(best, speed.scale(evaluation).cost)
             if self._count_failed() == len(self.results) == min(_MOST_FAILED, len(self._prospects)):
                 raise self._compiler.errors[0]  # such as for a refused option
 
@@ -178,7 +194,7 @@ class _Search:
         for prospect in self._prospects:
             if prospect.estimate.candidate.key not in self.results:
                 scaled = prospect._replace(estimate=speed.scale(prospect.estimate))
-                ranked.append((scaled.sort_key, _Expected(prospect, scaled.estimate.time.total)))
+                ranked.append((scaled.sort_key, _Expected(prospect, scaled.estimate.cost)))
         return [expected for _, expected in sorted(ranked, key=lambda pair: pair[0])]
 
     def _find_next(self, queue: Sequence[_Expected]) -> int:
@@ -194,9 +210,63 @@ class _Search:
             prospect, _ = queue[index]
             key = prospect.estimate.candidate.key
             turn = compiled_ways[key.computing] or compiled_meshes[key.mesh_and_settings] // _MOST_OF_A_MESH
-            return not prospect.estimate.fits, not prospect.is_likely_to_fit, turn
+            return not prospect.estimate.fits, not self._is_likely_to_fit(prospect), turn
 
         return min(range(len(queue)), key=make_sort_key)
+
+    def _can_be_best(self, expected: _Expected, best: float, speed: ComputingSpeed) -> bool:
+        """Returns whether a candidate may fit and cost less than the best that is compiled; the first all may."""
+        prospect, is_first = expected.prospect, len(self.results) < _FIRST_COMPILED
+        if not is_first and expected.cost > best:
+            return False
+        if self._has_better_policy(prospect) or self._has_smaller_misfit(prospect):
+            return False
+        return is_first or expected.cost + self._measure_excess(prospect, speed) <= best
+
+    def _measure_excess(self, prospect: Prospect, speed: ComputingSpeed) -> float:
+        """Returns by how much candidates that compute alike and send no more cost more than screened, at least."""
+        way, sent_bytes = prospect.estimate.candidate.key.computing, sum(prospect.estimate.sent.values())
+        excess = [
+            speed.scale(evaluation).cost - speed.scale(compiled.estimate).cost
+            for key, (evaluation, compiled) in self.results.items()
+            if evaluation.is_usable and key.computing == way and sum(compiled.estimate.sent.values()) <= sent_bytes
+        ]
+        return min(excess, default=0.0)
+
+    def _has_better_policy(self, prospect: Prospect) -> bool:
+        """Returns whether the same sharding fits, or may fit, with a policy that the screening takes to be as fast.
+
+        Which operations are run again and what is sent to the host are known before compiling.
+        """
+        key = prospect.estimate.candidate.key
+        for other in self._siblings[replace(key, policy="")]:
+            other_key = other.estimate.candidate.key
+            if other_key == key:  # slower ones follow
+                return False
+            result = self.results.get(other_key)
+            if result[0].is_usable if result else self._is_likely_to_fit(other):
+                return True
+        return False
+
+    def _is_likely_to_fit(self, prospect: Prospect) -> bool:
+        """Returns whether a candidate is likely to fit if it holds as much beside `held_bytes` as compiled ones do."""
+        possible = [result for result in self.results.values() if not result[0].problem]
+        others = min((evaluation.bytes - compiled.held_bytes for evaluation, compiled in possible), default=0.0)
+        fits = prospect.held_bytes + max(others, 0.0) <= self._compiler.hardware.hbm_available
+        return prospect.is_likely_to_fit and fits
+
+    def _has_smaller_misfit(self, prospect: Prospect) -> bool:
+        """Returns whether a candidate that is unlikely to fit holds more than one with its policy that does not."""
+        if self._is_likely_to_fit(prospect):
+            return False
+        candidate_key = prospect.estimate.candidate.key
+        return any(
+            not evaluation.fits
+            and not evaluation.problem
+            and (key.policy, key.options) == (candidate_key.policy, candidate_key.options)
+            and compiled.held_bytes <= prospect.held_bytes
+            for key, (evaluation, compiled) in self.results.items()
+        )
 
     def _count_failed(self) -> int:
         return sum(bool(evaluation.problem) for evaluation, _ in self.results.values())
@@ -223,17 +293,38 @@ class _Search:
                 expected = ComputingSpeed.measure(self.results.values()).scale(evaluation).time.total
                 self._slowdowns[key.mesh_and_settings] = timed.time.total / expected
 
+    def try_flags(self, flags: PublishedFlags) -> None:
+        """Compiles the best candidate with flags of XLA, for its times."""
+        timed = [
+            (evaluation, prospect)
+            for evaluation, prospect in self.results.values()
+            if evaluation.is_usable and evaluation.stage == "timed" and not evaluation.candidate.flags
+        ]
+        if not timed or self._log.has_used():
+            reason = "the budget was used up" if timed else "no candidate was timed"
+            self._log.note(f"flags {flags.name!r} were not tried, since {reason}")
+            return
+        evaluation, prospect = min(timed, key=lambda result: (result[0].cost, result[0].candidate.key))
+        known = replace(prospect.estimate, candidate=replace(evaluation.candidate, flags=flags.name))
+        self._log.show(f"timing {known.candidate}")
+        compiler = replace(self._compiler, compiler_options=flags.options)
+        flagged = compiler.compile(known, prospect.variant, stop_early=False)
+        self.results[flagged.candidate.key] = flagged, prospect
+
     def _find_untimed(self) -> CandidateKey | None:
-        """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh."""
+        """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh.
+
+        That is None if no candidate should be faster than the best timed one by `_TIMED_GAIN`.
+        """
         speed = ComputingSpeed.measure(self.results.values())
 
-        def make_sort_key(key: CandidateKey) -> tuple[float, CandidateKey]:
-            slowdown = self._slowdowns.get(key.mesh_and_settings, 1.0)
-            return slowdown * speed.scale(self.results[key][0]).time.total, key
-
-        untimed = [
-            key
-            for key, (evaluation, _) in self.results.items()
-            if evaluation.stage == "compiled" and evaluation.is_usable and key not in self._untimeable
-        ]
-        return min(untimed, key=make_sort_key, default=None)
+        expected_costs: dict[CandidateKey, float] = {}
+        best_cost = math.inf  # of timed candidates
+        for key, (evaluation, _) in self.results.items():
+            if evaluation.stage == "timed" and evaluation.is_usable:
+                best_cost = min(best_cost, evaluation.cost)
+            elif evaluation.is_usable and key not in self._untimeable:
+                slowdown = self._slowdowns.get(key.mesh_and_settings, 1.0)
+                expected_costs[key] = slowdown * speed.scale(evaluation).cost
+        key = min(expected_costs, key=lambda key: (expected_costs[key], key), default=None)
+        return key if key is not None and expected_costs[key] < (1 - _TIMED_GAIN) * best_cost else None

@@ -95,8 +95,8 @@ class CandidateCompiler:
         sent: collections.Counter[MeshAxes] = collections.Counter()
         for collective in communication_report(program).collectives:
             sent[collective.mesh_axes] += collective.runs * collective.sent_bytes
-        return Evaluation(
-            candidate=candidate,
+        return replace(
+            known,
             stage="compiled" if step_time.source == "flops" else "timed",
             fits=program.fits,
             memory={group: size for group, size in memory_report(program).groups.items() if size},

@@ -1,12 +1,13 @@
 """`plan`: the mesh, the mappings and the policy with which a step is fastest on a machine that is not there."""
 
 import collections
+import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +22,15 @@ from .._plan._candidate import Candidate, Evaluation
 from .._plan._plan import Plan
 from ._best_candidates import ComputingSpeed, compile_best
 from ._candidate_compiler import CandidateCompiler, SearchProgress
+from ._published_flags import PUBLISHED, PublishedFlags, describe_flags, find_published_flags
+from ._saved_names import AUTO, RECOMPUTE_LAYERS, describe_policy, propose_policies
 from ._screening import Prospect, Screening
 from ._search_space import explain_no_candidate, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
+
+
+_PROMISING = 2.0  # times that a candidate may take as long as the best, to be screened with further policies
+_LESS_PROMISING = "less promising in the model of the machine"
 
 
 def plan(
@@ -31,11 +38,12 @@ def plan(
     *args: Any,
     devices: str | Sequence[DescribedDevice],
     fixed: Mapping[str, Mapping[str, Any]] | None = None,
-    policies: Mapping[str, Any] | None = None,
+    policies: Mapping[str, Any] | Literal["auto"] | None = None,
     options: Mapping[str, Sequence[Any]] | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
     top: int = 3,
     budget: float | None = None,
-    compiler_options: Mapping[str, Any] | None = None,
+    compiler_options: Mapping[str, Any] | Literal["published"] | None = None,
     cache: bool | str | os.PathLike[str] = True,
     progress: bool | None = None,
 ) -> Plan:
@@ -56,11 +64,16 @@ def plan(
             `{"compute": {"mlp": "model", "heads": None}}` and `{"parameters": {"embed": "data"}}` the mesh axes of
             named axes while computing and between steps.
         policies: The values of `gradient_checkpointing` to try for every `Stacked` and `BlockSeq` in the arguments, by
-            a name of your own for each; None leaves them as they are.
+            a name of your own for each; None leaves them as they are. `"auto"` tries `False`, `True`, `"offload"` and
+            policies that save values with names of `tree_checkpoint_name` in the layers, those first that save most
+            seconds for each byte. A note has the policy of the best candidate.
         options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
+        sizes: By axis of the data, the sizes to try, such as `{"batch": (256, 512, 1024)}`, instead of those of `args`.
+            Candidates are ranked by the seconds for each sample then, not for a step.
         top: How many candidates to print with all their parts.
         budget: Seconds, above 0, after which no further candidate is compiled.
-        compiler_options: Options of XLA, for all candidates.
+        compiler_options: Options of XLA, for all candidates. `"published"` compiles the best candidate with each set of
+            flags that training runs on such TPUs are published with, too; notes have these and their sources.
         cache: As for `compile_for`.
         progress: Whether to write a line for each candidate to the error stream; None if that is a terminal, where each
             line replaces the one before.
@@ -97,28 +110,40 @@ def plan(
         raise ValueError(f"`devices` are {len(described)} of {whole}; a plan is for all")
     has_compiler = get_hardware(topology.hardware).has_compiler
     versions = find_versions(topology) if has_compiler else {}
+    published_flags: Mapping[str, PublishedFlags] = {}
+    if compiler_options == PUBLISHED:
+        published_flags, compiler_options = find_published_flags(topology.hardware), None
     compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()  # what follows adds to it, by reason
-    variants = list_variants(plain, args, policies, options, pruned)
+    proposed: dict[str, Any] = {}
+    if policies == AUTO:
+        [variant, *_] = list_variants(plain, args, RECOMPUTE_LAYERS, options, collections.Counter(), sizes)
+        [prospect, *_] = _screen_candidates([variant], compiler, fixed, collections.Counter())
+        policies = proposed = propose_policies(prospect, compiler.hardware, compiler.make_link_model)
+    variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes))
     prospects = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
-    results = compile_best(prospects, compiler, log) if has_compiler else []
+    results = compile_best(prospects, compiler, log, [*published_flags.values()]) if has_compiler else []
     ranked, best_as_screened = _rank_evaluations(prospects, results)
-    pruned["less promising in the model of the machine"] += len(prospects) - len(ranked)
-    tokens, samples = _count_data(variants[0])
+    pruned[_LESS_PROMISING] += len(prospects) - len(ranked)
+    best = ranked[0].candidate
+    if best.flags:
+        compiler_options = published_flags[best.flags].options
+    choice_notes = [describe_policy(best.policy, proposed)] if proposed else []
+    choice_notes += map(describe_flags, published_flags.values())
     return Plan(
         evaluations=ranked,
         topology=topology,
         top=top,
         pruned={reason: count for reason, count in pruned.items() if count},
-        model_flops=count_model_flops(variants[0]),
-        tokens=tokens,
+        model_flops=ranked[0].model_flops,
+        tokens=ranked[0].tokens,
         versions=versions,
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - start_time,
-        notes=(*_list_notes(fn, args, variants[0]), *log.notes),
+        notes=(*_list_notes(fn, args, variants[0]), *choice_notes, *log.notes),
         screened=best_as_screened,
-        samples=samples,
+        samples=ranked[0].samples,
         stopped_by=log.stopped_by,
     )
 
@@ -168,15 +193,33 @@ def _screen_candidates(
     devices = len(compiler.devices)
     named_program = variants[0].named_program  # all have the same names
     parsed = parse_fixed(fixed, (*named_program.parameter_names, *named_program.data_names), devices)
-    for variant in variants:
+    first_prospects: dict[tuple[Any, ...], list[Prospect]] = {}  # by options and sizes, with the first policy
+    for variant in sorted(variants, key=lambda variant: variant.policy):
         screening = Screening(variant, compiler.hardware, compiler.make_link_model)
-        for candidate in list_candidates(variant.named_program, devices, parsed, pruned):
-            candidate = replace(candidate, policy=variant.policy, options=variant.options)
-            prospects.append(screening.screen(candidate))
+        key = (*map(repr, variant.options.values()), *variant.sizes.values())
+        if key in first_prospects:
+            candidates = _choose_promising(first_prospects[key])
+            pruned[_LESS_PROMISING] += len(first_prospects[key]) - len(candidates)
+        else:
+            candidates = list_candidates(variant.named_program, devices, parsed, pruned)
+        settings = {"policy": variant.policy, "options": variant.options, "sizes": variant.sizes}
+        screened = [screening.screen(replace(candidate, **settings)) for candidate in candidates]
+        first_prospects.setdefault(key, screened)
+        prospects += screened
     if not prospects:
         reason = explain_no_candidate(named_program, devices, parsed, pruned)
         raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
     return sorted(prospects, key=lambda prospect: prospect.sort_key)
+
+
+def _choose_promising(prospects: Sequence[Prospect]) -> list[Candidate]:
+    """Returns the candidates to screen with further policies: those up to `_PROMISING` times as slow as the best.
+
+    A policy makes a step longer or shorter by what is recomputed, which is less.
+    """
+    costs = [prospect.estimate.cost for prospect in prospects if prospect.is_likely_to_fit]
+    limit = _PROMISING * min(costs, default=math.inf)
+    return [prospect.estimate.candidate for prospect in prospects if prospect.estimate.cost <= limit]
 
 
 def _rank_evaluations(
@@ -198,11 +241,11 @@ def _rank_evaluations(
 
 
 def _make_sort_key(evaluation: Evaluation) -> tuple[Any, ...]:
-    """Returns the key that sorts evaluations: what fits and is timed first, then by step time."""
+    """Returns the key that sorts evaluations: what fits and is timed first, then by step time, or that of a sample."""
     stage = {"timed": 0, "compiled": 1, "screened": 2}[evaluation.stage]
     missing = 0 if evaluation.fits else evaluation.bytes
     is_guess = stage == 2  # that arguments fit says little beside what the compiler knows of others
-    return bool(evaluation.problem), is_guess, missing, stage, evaluation.time.total, evaluation.candidate.key
+    return bool(evaluation.problem), is_guess, missing, stage, evaluation.cost, evaluation.candidate.key
 
 
 def _list_alternatives(prospects: Sequence[Prospect], evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -225,7 +268,7 @@ def _list_alternatives(prospects: Sequence[Prospect], evaluations: Sequence[Eval
 
 
 def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iterator[tuple[Any, ...]]:
-    """Yields what a candidate chooses for each name, mesh axis and option, and its policy."""
+    """Yields what a candidate chooses for each name, mesh axis, option and size, and its policy."""
     for name in names:
         yield "compute", name, candidate.compute.get(name, ())
         yield "parameters", name, candidate.parameters.get(name, ())
@@ -234,6 +277,21 @@ def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iter
     yield "policy", candidate.policy
     for name, value in candidate.options.items():
         yield "option", name, repr(value)
+    for name, size in candidate.sizes.items():
+        yield "size", name, size
+
+
+def _count_work(variants: Sequence[StepVariant]) -> list[StepVariant]:
+    """Returns steps with their tokens, samples and operations, which are the same for all policies and options."""
+    flops_by_sizes: dict[tuple[int, ...], float] = {}
+    counted: list[StepVariant] = []
+    for variant in variants:
+        sizes = (*variant.sizes.values(),)
+        if sizes not in flops_by_sizes:
+            flops_by_sizes[sizes] = count_model_flops(variant)
+        tokens, samples = _count_data(variant)
+        counted.append(replace(variant, tokens=tokens, samples=samples, model_flops=flops_by_sizes[sizes]))
+    return counted
 
 
 def _count_data(variant: StepVariant) -> tuple[int, int]:

@@ -21,7 +21,13 @@ from ._step_variants import StepVariant
 
 
 class Prospect(NamedTuple):
-    """The estimate of a candidate for a step, and whether the step is likely to fit into memory."""
+    """The estimate of a candidate for a step.
+
+    Attributes:
+        estimate: The estimate.
+        variant: The step.
+        is_likely_to_fit: Whether `held_bytes` fit into the memory of a device.
+    """
 
     estimate: Evaluation
     variant: StepVariant
@@ -38,7 +44,7 @@ class Prospect(NamedTuple):
         estimate = self.estimate
         # Those that do not fit come last, the smallest of them first.
         oversize = 0 if estimate.fits else estimate.bytes
-        return oversize, not self.is_likely_to_fit, estimate.time.total, estimate.candidate.key
+        return oversize, not self.is_likely_to_fit, estimate.cost, estimate.candidate.key
 
 
 class Screening:
@@ -65,6 +71,11 @@ class Screening:
 
         # A step reads its state and writes the new one, which takes as long whatever else it computes.
         computing = 2 * argument_bytes / self._hardware.hbm_bandwidth
+        offloaded = [
+            count * _count_bytes(shape, candidate, candidate.compute)
+            for shape, count in named_program.offloaded.items()
+        ]
+        computing += 2 * sum(offloaded) / self._hardware.hbm_bandwidth  # out of the memory and back into it
         traffic = _Traffic(candidate, self._make_link_model(candidate), named_program)
         for product, runs in named_program.products.items():
             computing += runs * _estimate_product(product, candidate, self._hardware)
@@ -74,15 +85,24 @@ class Screening:
         for (source, target), runs in named_program.reshards.items():
             traffic.add_reshard(source, target, runs)
         waiting, hidden = hide_sending(computing, traffic.waiting, traffic.hidden)
-        time = StepTime(computing, 0.0, waiting, hidden, 0.0, "flops", ERRORS["flops"])
+        host = 2 * max(sum(offloaded) / self._hardware.host_bandwidth - computing, 0.0)
+        time = StepTime(computing, 0.0, waiting, hidden, host, "flops", ERRORS["flops"])
         fits = argument_bytes <= self._hardware.hbm_available
         saved_bytes = int(count_saved_bytes(named_program, candidate))
         estimate = Evaluation(
-            candidate, "screened", fits, dict(memory), dict(traffic.sent), time, saved_bytes=saved_bytes
+            candidate,
+            "screened",
+            fits,
+            dict(memory),
+            dict(traffic.sent),
+            time,
+            saved_bytes=saved_bytes,
+            tokens=self._variant.tokens,
+            samples=self._variant.samples,
+            model_flops=self._variant.model_flops,
         )
 
-        held_bytes = argument_bytes + saved_bytes  # most of what a step holds
-        return Prospect(estimate, self._variant, held_bytes <= self._hardware.hbm_available)
+        return Prospect(estimate, self._variant, argument_bytes + saved_bytes <= self._hardware.hbm_available)
 
 
 class _Traffic:

@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from ...named._array import NamedArray, is_named_array
+from ...named._format import suggest_name
 from ...nn import LayerStack
 from ...partitioning._leaves import ARRAY_TYPES
 from .._program._arguments import group_arguments
@@ -17,21 +19,28 @@ from .._program._named_program import NamedProgram, NamedShape, make_named_shape
 
 @dataclass(frozen=True)
 class StepVariant:
-    """A step with a policy and options, which are as in `Candidate`.
+    """A step with a policy, options and sizes, which are as in `Candidate`.
 
     Attributes:
         fn: The step, with its options.
-        args: Its arguments, with the policy.
+        args: Its arguments, with the policy and the sizes.
         named_program: The traced step.
         arguments: The arrays of the arguments, each with its group, as in a memory report.
+        tokens: The tokens of the step; 0 if not known.
+        samples: The samples of the step; 0 if not known.
+        model_flops: The floating-point operations of the step, without recomputation.
     """
 
     policy: str
     options: Mapping[str, Any]
+    sizes: Mapping[str, int]
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     named_program: NamedProgram
     arguments: tuple[tuple[str, NamedShape], ...]
+    tokens: int = 0
+    samples: int = 0
+    model_flops: float = 0.0
 
 
 def list_variants(
@@ -40,13 +49,16 @@ def list_variants(
     policies: Mapping[str, Any] | None,
     options: Mapping[str, Sequence[Any]] | None,
     pruned: "collections.Counter[str]",
+    sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> list[StepVariant]:
-    """Returns the step with each combination of policies and options, traced; counts those with an error.
+    """Returns the step with each combination of policies, options and sizes, traced; counts those with an error.
 
     Raises:
-        TypeError: If `policies` or `options` is not a mapping of what it should have.
-        ValueError: If it is empty, or no argument has layers whose policy can be chosen.
+        TypeError: If `policies`, `options` or `sizes` is not a mapping of what it should have.
+        ValueError: If it is empty, no argument has layers whose policy can be chosen, or no axis of the data has the
+            name of one in `sizes`.
     """
+    _check_sizes(sizes, args)
     _check_choices("policies", policies, "a name for each policy, such as {'offload': 'offload', 'full': True}")
     _check_choices("options", options, "the values of each keyword argument, such as {'microbatches': (1, 2)}")
     if policies and not _has_layers(args):
@@ -61,25 +73,29 @@ def list_variants(
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
 
     args = jax.tree.map(make_shape, args)  # without shardings, since each candidate has its own
-    arguments = tuple(
-        (array.group, make_named_shape(array.names, array.shape, array.dtype)) for array in group_arguments(args)
-    )
+    arguments = _list_arguments(args)
     if not any(shape.names for _, shape in arguments):
         raise ValueError("no argument has named axes, so there is nothing to shard; pass named arrays")
     args_by_policy = {"": args}
     if policies:
         args_by_policy = {name: _replace_policy(args, policy) for name, policy in policies.items()}
-    options = options or {}
+    options, sizes = options or {}, sizes or {}
     variants: list[StepVariant] = []
     errors: list[Exception] = []
-    for policy, values in itertools.product(args_by_policy, itertools.product(*options.values())):
-        settings, policy_args = dict(zip(options, values, strict=True)), args_by_policy[policy]
+    choices = itertools.product(
+        args_by_policy, itertools.product(*options.values()), itertools.product(*sizes.values())
+    )
+    for policy, option_values, size_values in choices:
+        settings = dict(zip(options, option_values, strict=True))
+        chosen_sizes = dict(zip(sizes, size_values, strict=True))
         step = functools.wraps(fn)(functools.partial(fn, **settings)) if settings else fn
+        variant_args = _resize_axes(args_by_policy[policy], chosen_sizes)
         try:
-            named_program = trace_named_program(step, policy_args)
+            named_program = trace_named_program(step, variant_args)
         except ValueError as error:  # such as for a batch that is not divisible by a number of microbatches
             errors.append(error)
-            label = ", ".join(f"{name}={value!r}" for name, value in settings.items()) or policy
+            chosen = {**chosen_sizes, **settings}.items()
+            label = ", ".join(f"{name}={value!r}" for name, value in chosen) or policy
             pruned[f"{label}: {error}"] += 1
         except Exception as error:
             _explain_trace_error(error, arguments)
@@ -87,11 +103,57 @@ def list_variants(
                 error.add_note(f"`plan` called the step with the `options` {settings}.")
             raise
         else:
-            variants.append(StepVariant(policy, settings, step, policy_args, named_program, arguments))
+            arguments = _list_arguments(variant_args)
+            variants.append(StepVariant(policy, settings, chosen_sizes, step, variant_args, named_program, arguments))
     if not variants:
         _explain_trace_error(errors[0], arguments)
         raise errors[0]
     return variants
+
+
+def _list_arguments(args: tuple[Any, ...]) -> tuple[tuple[str, NamedShape], ...]:
+    """Returns the arrays of arguments, each with its group."""
+    return tuple(
+        (array.group, make_named_shape(array.names, array.shape, array.dtype)) for array in group_arguments(args)
+    )
+
+
+def _resize_axes(args: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Any, ...]:
+    """Returns arguments with other sizes of axes, as shapes; the first has none of these axes."""
+
+    def resize_leaf(leaf: Any) -> Any:
+        if not isinstance(leaf, NamedArray) or not sizes.keys() & set(leaf.names):
+            return leaf
+        old_sizes = zip(leaf.names, leaf.array.shape, strict=True)
+        shape = tuple(sizes.get(name, size) for name, size in old_sizes)
+        return NamedArray(jax.ShapeDtypeStruct(shape, leaf.dtype), leaf.names)
+
+    return jax.tree.map(resize_leaf, args, is_leaf=is_named_array) if sizes else args
+
+
+def _check_sizes(sizes: Any, args: tuple[Any, ...]) -> None:
+    expected = "the sizes of axes of the data, such as {'batch': (256, 512)}"
+    _check_choices("sizes", sizes, expected)
+    first, *others = ({name for array in _list_named(arg) for name in array.names} for arg in args or ((),))
+    data_names = sorted(set().union(*others) - first)
+    for name, values in (sizes or {}).items():
+        is_sequence = isinstance(values, Sequence) and not isinstance(values, str) and len(values) > 0
+        if not is_sequence or not all(isinstance(size, int) and size > 0 for size in values):
+            raise TypeError(f"`sizes` has {values!r} for {name!r}; give a sequence of sizes to try, such as (256, 512)")
+        if name in first:
+            raise ValueError(
+                f"`sizes` has {name!r}, an axis of the first argument, which has the parameters; give axes of the "
+                f"data, of which there are {', '.join(data_names) or 'none'}"
+            )
+        if name not in data_names:
+            raise ValueError(
+                f"`sizes` has {name!r}, which no argument has{suggest_name(str(name), data_names)}; axes of the data "
+                f"are {', '.join(data_names) or 'those that only arguments after the first have, and there are none'}"
+            )
+
+
+def _list_named(tree: Any) -> list[NamedArray]:
+    return [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
 
 
 def _explain_trace_error(error: Exception, arguments: Sequence[tuple[str, NamedShape]]) -> None:
@@ -123,7 +185,8 @@ def count_model_flops(variant: StepVariant) -> float:
 
 def _check_choices(name: str, choices: Any, expected: str) -> None:
     if choices is not None and not isinstance(choices, Mapping):
-        raise TypeError(f"`{name}` is a mapping from {expected}, not a {type(choices).__name__}")
+        auto = "'auto' or " if name == "policies" else ""
+        raise TypeError(f"`{name}` is {auto}a mapping from {expected}, not a {type(choices).__name__}")
     if choices is not None and not choices:
         raise ValueError(f"`{name}` is empty; give {expected}, or None")
     for key, values in (choices or {}).items() if name == "options" else ():
