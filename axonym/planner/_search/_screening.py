@@ -67,7 +67,12 @@ class Screening:
         argument_bytes = sum(memory.values())
 
         # A step reads its state and writes the new one, which takes as long whatever else it computes.
-        computing = 2 * argument_bytes / self._hardware.hbm_bandwidth
+        stored = [(named_program.leaves[leaf], 1) for leaf in named_program.read]
+        moved = sum(
+            count * _count_bytes(shape, candidate, candidate.parameters)
+            for shape, count in (*stored, *named_program.written.items())
+        )
+        computing = moved / self._hardware.hbm_bandwidth
         offloaded = [
             count * _count_bytes(shape, candidate, candidate.compute)
             for shape, count in named_program.offloaded.items()
