@@ -1,6 +1,7 @@
 """`plan` for steps that serve a model: they decode with a cache of keys and values, or read prompts."""
 
 import collections
+import dataclasses
 import functools
 import os
 
@@ -100,3 +101,83 @@ def test_decoding_takes_as_long_as_memory_needs_for_parameters_and_cache():
     assert least < found.time.compute < 1.15 * least  # activations, too
     gathered = screening.screen(nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"embed": ("data",)})).estimate
     assert gathered.cost > 4 * found.cost and gathered.sent[("data",)] >= 7 * READ // 8
+
+
+TENSOR_PARALLEL = {"mesh": {"model": 8}, "compute": TENSOR}
+
+
+@pytest.fixture
+def make_plan(cache):
+    arguments = {"devices": "cpu:8", "serve": "batch", "fixed": TENSOR_PARALLEL, "cache": cache}
+    return functools.partial(nym.planner.plan, decode_step, make_model(), **arguments)
+
+
+def test_each_context_has_the_batch_that_fits(make_plan, monkeypatch):
+    small = dataclasses.replace(get_hardware("cpu"), hbm_available=24_000_000)
+    monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
+    found = make_plan(*make_inputs(), sizes={"batch": (16, 64), "key_pos": (CONTEXT, 4 * CONTEXT)})
+    by_sizes = {(*one.candidate.sizes.values(),): one for one in found.evaluations}
+    assert {sizes: one.fits for sizes, one in by_sizes.items()} == {
+        (16, CONTEXT): True,
+        (64, CONTEXT): True,
+        (16, 4 * CONTEXT): True,
+        (64, 4 * CONTEXT): False,
+    }
+    assert found.sizes == {"batch": 64, "key_pos": CONTEXT}  # which makes most tokens a second
+    assert found.tokens_per_second() == pytest.approx(64 / found.best.time.total)
+    assert found.evaluations[-1] is by_sizes[64, 4 * CONTEXT] and "no, 47.5 MiB over" in str(found)
+    assert 0 <= found.best.memory["cache"] - CACHE // 2 < 100 and not found.notes
+    text = str(found)
+    assert "model 8, batch of 64, key_pos of 128 is best" in text and "a token, " in text and "MFU" not in text
+    rows = text[text.index("Best of each size") :].splitlines()
+    assert [line.split()[:2] for line in rows[3:11:2]] == [["128", "16"], ["128", "64"], ["512", "16"], ["512", "64"]]
+    room = int(rows[5].split()[-1])
+    parameters, grown = found.best.memory["parameters"], found.best.bytes - found.best.memory["parameters"]
+    assert parameters + grown * room / 64 <= 24_000_000 < parameters + grown * (room + 1) / 64
+    [reason] = found.why("batch=16").alternatives
+    assert reason.choice == "16 not sharded"
+    assert reason.seconds == pytest.approx(4 * reason.evaluation.time.total - found.best.time.total)
+
+
+def test_prompts_are_read_with_the_mapping_for_decoding(make_plan):
+    decode = make_plan(*make_inputs())
+    fixed = {"mesh": decode.best.candidate.mesh, "compute": decode.compute, "parameters": decode.parameters}
+    prefill = make_plan(*make_inputs(length=64), fixed=fixed)
+    assert prefill.parameters == decode.parameters and prefill.fits
+    assert prefill.tokens_per_second() == pytest.approx(64 * BATCH / prefill.best.time.total)
+    assert "a step, " in str(prefill) and "Best of each size" not in str(prefill)
+
+
+def test_parameters_that_are_gathered_are_not_for_decoding(make_plan):
+    found = make_plan(*make_inputs(), fixed=None, budget=1e-9)
+    assert found.best.cost == min(one.cost for one in found.evaluations)
+    gathered = [one for one in found.evaluations if one.candidate.compute.keys() <= {"batch", "key_pos"}]
+    assert gathered and min(one.cost for one in gathered) > 2 * found.best.cost
+
+
+def test_a_cache_that_is_not_donated_is_noted(make_plan, cache):
+    plain = nym.named_jit(decode_step.__wrapped__)
+    found = nym.planner.plan(
+        plain, make_model(), *make_inputs(), devices="cpu:8", serve="batch", fixed=TENSOR_PARALLEL, cache=cache
+    )
+    assert found.notes == ("results take 1 MiB beside the cache; donate the cache that they replace",)
+
+
+@pytest.mark.parametrize(
+    ("serve", "error", "message"),
+    [
+        ("bach", ValueError, "`serve` is 'bach', which is no axis of the data.*'batch'.*: batch, key_pos, pos"),
+        ("embed", ValueError, "`serve` is 'embed', which is no axis of the data; these are axes that only arguments"),
+        (nym.Axis("batch", 4), TypeError, "`serve` is the name of the axis of sequences, such as 'batch', not Axis"),
+    ],
+)
+def test_a_wrong_axis_of_sequences_is_said(make_plan, serve, error, message):
+    with pytest.raises(error, match=message):
+        make_plan(*make_inputs(), serve=serve)
+
+
+@pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")
+def test_decoding_on_tpus_is_timed_by_cycles_of_reading(make_plan):
+    found = make_plan(*make_inputs(), devices="v5e:2x4")
+    assert found.best.stage == "timed"
+    assert found.best.time.compute > (READ + CACHE) / 8 / get_hardware("v5e").hbm_bandwidth

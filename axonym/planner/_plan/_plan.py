@@ -46,6 +46,7 @@ class Plan(PlanRecord, PrintedTable):
         notes: What was done in another way than usual, and why.
         screened: What the model of the machine says of the best candidate, which candidates that were only screened are
             compared with; None if the best was only screened, too.
+        serve: The axis of the sequences that the step serves; empty if it trains.
 
     Example:
         >>> import axonym as nym

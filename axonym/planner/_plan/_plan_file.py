@@ -19,7 +19,7 @@ from ._plan_figure import draw_plan, draw_timeline, format_svg
 from ._plan_table import make_plan_page
 
 
-FORMAT = 3  # changes with what is stored
+FORMAT = 4  # changes with what is stored
 _KIND = "axonym plan"
 _STYLE = """:root { color-scheme: light dark }
 body { margin: 0 auto; padding: 16px; max-width: 1200px; font: 15px/1.45 system-ui, "Segoe UI", Arial, sans-serif }

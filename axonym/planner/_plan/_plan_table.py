@@ -16,6 +16,7 @@ from ._candidate import (
     format_mesh_sizes,
     format_settings,
     format_sharding,
+    list_sizes,
 )
 
 
@@ -60,7 +61,7 @@ def make_plan_page(plan: PlanRecord, limit: int | None) -> GridPage:
     """Returns the title, the tables and the notes of a plan: as many candidates as the limit, parts of the top ones."""
     evaluations = plan.evaluations[:limit]
     top = [(rank, evaluation) for rank, evaluation in enumerate(evaluations[: plan.top], 1) if not evaluation.problem]
-    grids = []
+    grids = [_make_sizes_grid(plan)] if plan.serve else []
     if evaluations:
         grids.append(_make_rank_grid(plan, evaluations))
     if top:
@@ -75,8 +76,9 @@ def _format_plan_title(plan: PlanRecord) -> str:
     if not plan.evaluations:
         return f"{where}: no candidate is left"
     if plan.fits:
-        time = plan.best.time
-        return f"{where}: {format_mesh_sizes(plan.best.candidate)} is best, {format_step_time(time)} a step"
+        name = ", ".join([format_mesh_sizes(plan.best.candidate), *list_sizes(plan.best.candidate)])
+        speed = f", {plan.tokens_per_second():,.0f} tokens/s" if plan.serve and plan.tokens else ""
+        return f"{where}: {name} is best, {format_step_time(plan.best.time)} {_name_step(plan)}{speed}"
     is_known = plan.nearest.stage != "screened" or not plan.nearest.fits
     return f"{where}: {'nothing fits; ' if is_known else ''}{_describe_nearest(plan)}"
 
@@ -102,28 +104,65 @@ def _find_first_problem(plan: PlanRecord) -> str:
     return next((evaluation.problem for evaluation in plan.evaluations if evaluation.problem), "")
 
 
+def _name_step(plan: PlanRecord) -> str:
+    """Returns what a step time is the time of: of a token, if each sequence that is served gets one."""
+    return "a token" if plan.serve and plan.best.sequences == plan.best.tokens else "a step"
+
+
+def _make_sizes_grid(plan: PlanRecord) -> Grid:
+    """Returns the best evaluation of each combination of sizes, in their order, the axis that is served last."""
+    first_ranks: dict[tuple[tuple[str, int], ...], int] = {}
+    for rank, evaluation in enumerate(plan.evaluations, 1):
+        first_ranks.setdefault((*evaluation.candidate.sizes.items(),), rank)
+    names = sorted(plan.best.candidate.sizes, key=lambda name: name == plan.serve)
+    heads = (*names, *(_name_step(plan) if head == "step time" else head for head in _HEADS[:-1]), "room for")
+    rows: dict[tuple[int, ...], GridRow] = {}
+    for rank in first_ranks.values() if len(first_ranks) > 1 else ():
+        evaluation = plan.get_evaluation(rank)
+        sizes = tuple(evaluation.candidate.sizes[name] for name in names)
+        rank_cell, mesh, *speeds, size, fit, _ = _make_rank_cells(plan, rank, evaluation)
+        speeds = speeds if evaluation.fits else [""] * len(speeds)
+        cells = (*map(str, sizes), rank_cell, mesh, *speeds, size, fit, _format_room(plan, evaluation))
+        rows[sizes] = GridRow(cells, [format_sharding(evaluation.candidate)])
+    return Grid("Best of each size", heads, [rows[sizes] for sizes in sorted(rows)], ("mesh", "fits"))
+
+
+def _format_room(plan: PlanRecord, evaluation: Evaluation) -> str:
+    """Returns how many sequences fill the memory of a device if all beside parameters grows as their number does."""
+    parameters = evaluation.memory.get("parameters", 0)
+    grown = evaluation.bytes - parameters
+    if not evaluation.is_usable or evaluation.stage == "screened" or not grown:
+        return ""
+    return f"{evaluation.sequences * (plan.hardware.hbm_available - parameters) // grown:,}"
+
+
 def _make_rank_grid(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Grid:
     rows = []
     for rank, evaluation in enumerate(evaluations, 1):
-        has_time = not evaluation.problem and evaluation.time.total > 0
-        speed = plan.tokens_per_second(evaluation) if has_time and plan.tokens else 0.0
-        cells = (
-            str(rank),
-            format_mesh_sizes(evaluation.candidate),
-            format_step_time(evaluation.time) if has_time else "",
-            f"{speed:,.0f}" if speed else "",
-            f"{speed / plan.devices:,.0f}" if speed else "",
-            f"{plan.mfu(evaluation):.1%}" if has_time and plan.model_flops else "",
-            format_bytes(evaluation.bytes) if evaluation.memory else "",
-            format_fit(plan, evaluation),
-            evaluation.stage,
-        )
+        cells = _make_rank_cells(plan, rank, evaluation)
         sharding, settings = format_sharding(evaluation.candidate), format_settings(evaluation.candidate)
         below = [f"{sharding}; {settings}" if settings else sharding]
         if evaluation.problem:
             below.append(evaluation.problem)
         rows.append(GridRow(cells, below))
     return Grid("", _HEADS, rows, ("mesh", "fits", "figures"))
+
+
+def _make_rank_cells(plan: PlanRecord, rank: int, evaluation: Evaluation) -> tuple[str, ...]:
+    """Returns the cells of `_HEADS`."""
+    has_time = not evaluation.problem and evaluation.time.total > 0
+    speed = plan.tokens_per_second(evaluation) if has_time and plan.tokens else 0.0
+    return (
+        str(rank),
+        format_mesh_sizes(evaluation.candidate),
+        format_step_time(evaluation.time) if has_time else "",
+        f"{speed:,.0f}" if speed else "",
+        f"{speed / plan.devices:,.0f}" if speed else "",
+        f"{plan.mfu(evaluation):.1%}" if has_time and plan.model_flops else "",
+        format_bytes(evaluation.bytes) if evaluation.memory else "",
+        format_fit(plan, evaluation),
+        evaluation.stage,
+    )
 
 
 def _make_memory_grid(plan: PlanRecord, ranked: Sequence[tuple[int, Evaluation]]) -> Grid:
@@ -332,7 +371,7 @@ class PlanAlternatives(_PrintedPage):
         kinds = {(evaluation.stage, evaluation.time.source) for evaluation in evaluations}
         if kinds != {(best.stage, best.time.source)}:
             notes.append("Times of other figures than those of the best candidate are less certain.")
-        if any(evaluation.candidate.samples != best.candidate.samples for evaluation in evaluations):
+        if any(evaluation.samples != best.samples for evaluation in evaluations):
             notes.append("Differences of times are those for as many samples as the best candidate has.")
         if estimate is not None and any(stage == "screened" for stage, _ in kinds):
             figures = f"{format_step_time(estimate.time)} and {format_bytes(estimate.bytes)} of arguments"
@@ -432,7 +471,10 @@ def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choic
     """Returns a function that tells what a candidate chooses for an axis, the policy or an option."""
     candidates = [evaluation.candidate for evaluation in plan.evaluations]
     mesh_axes = dict.fromkeys(axis for candidate in candidates for axis in candidate.mesh)
-    names = dict.fromkeys(name for candidate in candidates for name in (*candidate.compute, *candidate.parameters))
+    mappings = [
+        mapping for candidate in candidates for mapping in (candidate.compute, candidate.parameters, candidate.sizes)
+    ]
+    names = dict.fromkeys(name for mapping in mappings for name in mapping)
     options = dict.fromkeys(name for candidate in candidates for name in candidate.options)
 
     if subject != "policy" and subject not in {**names, **mesh_axes, **options}:
@@ -481,7 +523,7 @@ def _choose_base(plan: PlanRecord, evaluation: Evaluation) -> Evaluation:
 
 def _match_samples(evaluation: Evaluation, base: Evaluation) -> Evaluation:
     """Returns an evaluation with the times of as many samples as another has, if sizes were searched."""
-    ratio, time = base.candidate.samples / evaluation.candidate.samples, evaluation.time
+    ratio, time = base.samples / evaluation.samples, evaluation.time
     if ratio == 1:
         return evaluation
     waiting, hidden = ({axes: ratio * s for axes, s in part.items()} for part in (time.waiting, time.hidden))

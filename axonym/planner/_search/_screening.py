@@ -99,6 +99,7 @@ class Screening:
             time,
             tokens=self._variant.tokens,
             model_flops=self._variant.model_flops,
+            sequences=self._variant.sequences,
         )
 
         held_bytes = argument_bytes + count_saved_bytes(named_program, candidate)  # most of what a step holds

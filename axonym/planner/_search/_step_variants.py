@@ -30,6 +30,7 @@ class StepVariant:
         arguments: The arrays of the arguments, each with its group, as in a memory report.
         tokens: The tokens of the step; 0 if not known.
         model_flops: The floating-point operations of the step, without recomputation.
+        sequences: The sequences that the step serves; 0 if it trains.
     """
 
     policy: str
@@ -41,6 +42,7 @@ class StepVariant:
     arguments: tuple[tuple[str, NamedShape], ...]
     tokens: int = 0
     model_flops: float = 0.0
+    sequences: int = 0
 
 
 def list_variants(
