@@ -123,6 +123,7 @@ def plan_serving(sizes: dict[str, int], devices: Any, args: argparse.Namespace) 
         budget=args.budget,
     )
     print(f"{args.model}, decoding\n\n{plan}")
+    write_files(plan, args)
     if not plan.fits:
         return 1
     fixed = {"mesh": plan.best.candidate.mesh, "compute": {**plan.compute}, "parameters": {**plan.parameters}}
@@ -132,6 +133,19 @@ def plan_serving(sizes: dict[str, int], devices: Any, args: argparse.Namespace) 
     prefill = nym.planner.plan(decode_step, *prompt, devices=devices, serve="batch", fixed=fixed, budget=args.budget)
     print(f"\n{args.model}, reading a prompt of {args.length:,} tokens\n\n{prefill}")
     return 0 if prefill.fits else 1
+
+
+def write_files(plan: nym.planner.Plan, args: argparse.Namespace) -> None:
+    """Writes the plan, its page and its pictures, if there is a folder for them."""
+    if args.out is None:
+        return
+    args.out.mkdir(parents=True, exist_ok=True)
+    plan.to_json(args.out / "plan.json")
+    plan.to_html(args.out / "plan.html", title=f"{args.model} on {args.devices}")
+    plan.draw(args.out / "plan.svg")
+    if plan.best.time.timelines:
+        plan.draw_timeline(args.out / "timeline.svg")
+    print(f"results are in {args.out}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -152,14 +166,7 @@ def main(argv: list[str] | None = None) -> int:
         }
         plan = nym.planner.plan(train_step, *shapes, devices=devices, budget=args.budget, **choices)
         print(f"{args.model}, {plan.tokens:,} tokens a step\n\n{plan}")
-        if args.out:
-            args.out.mkdir(parents=True, exist_ok=True)
-            plan.to_json(args.out / "plan.json")
-            plan.to_html(args.out / "plan.html", title=f"{args.model} on {args.devices}")
-            plan.draw(args.out / "plan.svg")
-            if plan.best.time.timelines:
-                plan.draw_timeline(args.out / "timeline.svg")
-            print(f"results are in {args.out}")
+        write_files(plan, args)
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         print(f"plan_llama: {error}", file=sys.stderr)
         return 2

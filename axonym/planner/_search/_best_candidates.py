@@ -201,7 +201,8 @@ class _Search:
             prospect = expected.prospect
             number = len(self.results) + 1
             total = max(number, min(len(self._prospects), _MOST_COMPILED))
-            of_what = " a sample" if prospect.estimate.candidate.sizes or prospect.estimate.sequences else ""
+            of_what = " a sample" if prospect.estimate.candidate.sizes else ""
+            of_what = " a sequence" if prospect.estimate.sequences else of_what
             best_so_far = f", best {format_seconds(best)}{of_what}" if math.isfinite(best) else ""
             self._log.show(f"{number} of {total}{best_so_far}: {prospect.estimate.candidate}")
             evaluation = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=True)
