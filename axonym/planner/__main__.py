@@ -116,6 +116,8 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--policy", nargs="+", default=[], metavar="NAME", help=policy)
     sizes = "sizes of axes of the data to try: batch=256,512,1024"
     parser.add_argument("--sizes", nargs="+", default=[], metavar="NAME=SIZES", help=sizes)
+    serve = "the axis of the sequences, such as batch, if the step serves a model"
+    parser.add_argument("--serve", metavar="NAME", help=serve)
     flags = "also compile the best candidate with flags of XLA that training runs are published with"
     parser.add_argument("--published-flags", action="store_true", help=flags)
     cache = parser.add_mutually_exclusive_group()
@@ -160,7 +162,7 @@ def _read_options(request: argparse.Namespace, options: dict[str, Any]) -> dict[
         if name not in parameters:
             suggestion = suggest_name(name, parameters)
             raise TypeError(f"{request.step} returns {name!r}, which `plan` does not take{suggestion}")
-    names = ("top", "budget", "cache", "progress")
+    names = ("top", "budget", "cache", "progress", "serve")
     arguments = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     if request.fixed:
         arguments["fixed"] = _read_fixed(request.fixed)

@@ -51,6 +51,16 @@ def test_plan_of_llama_is_printed_and_written(plan_llama: Any, tmp_path: Path, c
     assert plan.model_flops > 6 * 128 * weights * 0.99  # norms have no products
 
 
+def test_serving_is_planned_for_tokens_and_for_a_prompt(
+    plan_llama: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 1)
+    assert plan_llama.main(["--devices", "cpu:4", "--batch", "8", "--serve", "16", "--length", "4"]) == 0
+    decode, _, prefill = capsys.readouterr().out.partition("llama3-8b, reading a prompt of 4 tokens")
+    assert decode.startswith("llama3-8b, decoding") and "batch of 8, key_pos of 16 is best" in decode
+    assert "a token, " in decode and "a step, " in prefill
+
+
 def test_step_of_mixtral_trains_with_the_losses_of_its_routers(plan_llama: Any):
     model, state, tokens, targets = plan_llama.describe_arguments(plan_llama.MODELS["mixtral-8x7b"], 2, 8)
     step = functools.partial(plan_llama.train_step, microbatches=2)

@@ -284,7 +284,7 @@ def test_more_computing_hides_more_of_what_is_sent(factor, waiting):
     """Of a step that computes for a second, and sends for 1.2 seconds beside it."""
     one = PROSPECTS[0].estimate
     step_time = dataclasses.replace(one.time, compute=1.0, waiting={("data",): 0.2}, hidden={("data",): 1.0})
-    found = ComputingSpeed({str(one.candidate): factor}).scale(dataclasses.replace(one, time=step_time)).time
+    found = ComputingSpeed({one.candidate.key.computing: factor}).scale(dataclasses.replace(one, time=step_time)).time
     assert found.waiting[("data",)] == pytest.approx(waiting)
     assert found.hidden[("data",)] == pytest.approx(1.2 - waiting)
     assert found.total == pytest.approx(factor + waiting)

@@ -121,6 +121,7 @@ class Evaluation:
         tokens: The tokens of its step; 0 if not known.
         samples: The samples of its step; 0 if not known.
         model_flops: The floating-point operations of its step, as in `Plan`; 0 if not known.
+        sequences: The sequences that its step serves; 0 if it trains.
 
     Example:
         >>> import axonym as nym
@@ -141,11 +142,17 @@ class Evaluation:
     tokens: int = 0
     samples: int = 0
     model_flops: float = 0.0
+    sequences: int = 0
+
+    @property
+    def units(self) -> int:
+        """What its step does as many of: the sequences that it serves, or else the samples of its candidate."""
+        return self.sequences or self.candidate.samples
 
     @property
     def cost(self) -> float:
         """The seconds that candidates are ranked by: those of a step, or of a sample where sizes were searched."""
-        return self.time.total / self.candidate.samples
+        return self.time.total / self.units
 
     @property
     def bytes(self) -> int:
@@ -197,10 +204,15 @@ def _group_names(mapping: Mapping[str, MeshAxes]) -> list[str]:
 
 def format_settings(candidate: Candidate) -> str:
     """Returns sizes, policy, options and flags of a candidate: `batch of 512, policy full, microbatches=2`."""
-    settings = [f"{name} of {size}" for name, size in candidate.sizes.items()]
+    settings = list_sizes(candidate)
     settings += [f"policy {candidate.policy}"] if candidate.policy else []
     settings += [f"{name}={value!r}" for name, value in candidate.options.items()]
     return ", ".join([*settings, f"flags {candidate.flags}"] if candidate.flags else settings)
+
+
+def list_sizes(candidate: Candidate) -> list[str]:
+    """Returns the sizes of a candidate as texts: `batch of 512`."""
+    return [f"{name} of {size}" for name, size in candidate.sizes.items()]
 
 
 @dataclass(frozen=True, repr=False)
@@ -223,6 +235,7 @@ class PlanRecord:
     screened: Evaluation | None = None
     samples: int = 0
     stopped_by: StopReason = ""
+    serve: str = ""
 
     @property
     def hardware(self) -> Hardware:

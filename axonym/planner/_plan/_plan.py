@@ -49,6 +49,7 @@ class Plan(PlanRecord, PrintedTable):
         samples: The size of the batch; 0 if not known.
         stopped_by: What ended the search before it had compiled what it would: `"budget"`, `"interrupt"` or `"error"`,
             such as a full disk; empty if nothing did.
+        serve: The axis of the sequences that the step serves; empty if it trains.
 
     Example:
         >>> import axonym as nym

@@ -16,6 +16,7 @@ from ._candidate import (
     format_mesh_sizes,
     format_settings,
     format_sharding,
+    list_sizes,
 )
 
 
@@ -65,7 +66,7 @@ def make_plan_page(plan: PlanRecord, limit: int | None) -> GridPage:
     """Returns the title, the tables and the notes of a plan: as many candidates as the limit, parts of the top ones."""
     evaluations = plan.evaluations[:limit]
     top = [(rank, evaluation) for rank, evaluation in enumerate(evaluations[: plan.top], 1) if not evaluation.problem]
-    grids = []
+    grids = [_make_sizes_grid(plan)] if plan.serve else []
     if evaluations:
         grids.append(_make_rank_grid(plan, evaluations))
     if top:
@@ -80,8 +81,9 @@ def _format_plan_title(plan: PlanRecord) -> str:
     if not plan.evaluations:
         return f"{where}: no candidate is left"
     if plan.fits:
-        time = plan.best.time
-        return f"{where}: {format_mesh_sizes(plan.best.candidate)} is best, {format_step_time(time)} a step"
+        name = ", ".join([format_mesh_sizes(plan.best.candidate), *list_sizes(plan.best.candidate)])
+        speed = f", {plan.tokens_per_second():,.0f} tokens/s" if plan.serve and plan.tokens else ""
+        return f"{where}: {name} is best, {format_step_time(plan.best.time)} {_name_step(plan)}{speed}"
     if plan.has_verdict:
         return f"{where}: nothing fits; {_describe_nearest(plan)}"
     return f"{where}: which candidates fit is not known, since {_explain_unknown(plan)}"
@@ -119,31 +121,52 @@ def _find_first_problem(plan: PlanRecord) -> str:
     return next((evaluation.problem for evaluation in plan.evaluations if evaluation.problem), "")
 
 
+def _name_step(plan: PlanRecord) -> str:
+    """Returns what a step time is the time of: of a token, if each sequence that is served gets one."""
+    return "a token" if plan.serve and plan.best.sequences == plan.best.tokens else "a step"
+
+
+def _make_sizes_grid(plan: PlanRecord) -> Grid:
+    """Returns the best evaluation of each combination of sizes, in their order, the axis that is served last."""
+    first_ranks: dict[tuple[tuple[str, int], ...], int] = {}
+    for rank, evaluation in enumerate(plan.evaluations, 1):
+        first_ranks.setdefault((*evaluation.candidate.sizes.items(),), rank)
+    names = sorted(plan.best.candidate.sizes, key=lambda name: name == plan.serve)
+    heads = (
+        *names,
+        *(_name_step(plan) if head == "step time" else head for head in _list_heads(plan)[:-1]),
+        "room for",
+    )
+    rows: dict[tuple[int, ...], GridRow] = {}
+    for rank in first_ranks.values() if len(first_ranks) > 1 else ():
+        evaluation = plan.get_evaluation(rank)
+        sizes = tuple(evaluation.candidate.sizes[name] for name in names)
+        rank_cell, mesh, *speeds, size, fit, _ = _make_rank_cells(plan, rank, evaluation)
+        speeds = speeds if evaluation.fits else [""] * len(speeds)
+        cells = (*map(str, sizes), rank_cell, mesh, *speeds, size, fit, _format_room(plan, evaluation))
+        rows[sizes] = GridRow(cells, [format_sharding(evaluation.candidate)])
+    return Grid("Best of each size", heads, [rows[sizes] for sizes in sorted(rows)], ("mesh", "fits"))
+
+
+def _format_room(plan: PlanRecord, evaluation: Evaluation) -> str:
+    """Returns how many sequences fill the memory of a device if all beside parameters grows as their number does."""
+    parameters = evaluation.memory.get("parameters", 0)
+    grown = evaluation.bytes - parameters
+    if not evaluation.is_usable or evaluation.stage == "screened" or not grown:
+        return ""
+    return f"{evaluation.sequences * (plan.hardware.hbm_available - parameters) // grown:,}"
+
+
 def _make_rank_grid(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Grid:
-    measure_speed = plan.tokens_per_second if plan.tokens else plan.samples_per_second
-    speed_head = "tokens/s" if plan.tokens else "samples/s"
     rows = []
     for rank, evaluation in enumerate(evaluations, 1):
-        has_time = not evaluation.problem and evaluation.time.total > 0
-        speed = measure_speed(evaluation) if has_time else 0.0
-        cells = (
-            str(rank),
-            format_mesh_sizes(evaluation.candidate),
-            format_step_time(evaluation.time) if has_time else "",
-            _format_speed(speed),
-            _format_speed(speed / plan.devices),
-            f"{plan.mfu(evaluation):.1%}" if has_time and plan.model_flops else "",
-            format_bytes(evaluation.bytes) if evaluation.memory else "",
-            format_fit(plan, evaluation),
-            evaluation.stage,
-        )
+        cells = _make_rank_cells(plan, rank, evaluation)
         sharding, settings = format_sharding(evaluation.candidate), format_settings(evaluation.candidate)
         below = [f"{sharding}; {settings}" if settings else sharding]
         if evaluation.problem:
             below.append(evaluation.problem)
         rows.append(GridRow(cells, below))
-    heads = ("rank", "mesh", "step time", speed_head, "a device", "MFU", "bytes a device", "fits", "figures")
-    return Grid("", heads, rows, ("mesh", "fits", "figures"), _describe_ties(plan))
+    return Grid("", _list_heads(plan), rows, ("mesh", "fits", "figures"), _describe_ties(plan))
 
 
 def _format_speed(speed: float) -> str:
@@ -168,6 +191,29 @@ def _describe_ties(plan: PlanRecord) -> str:
         texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
     ranks = ", ".join(texts[:-1]) + " and " * (len(texts) > 1) + texts[-1]
     return f"Ranks {ranks} are ties: their step times differ by less than the error between candidates."
+
+
+def _list_heads(plan: PlanRecord) -> tuple[str, ...]:
+    speed_head = "tokens/s" if plan.tokens else "samples/s"
+    return ("rank", "mesh", "step time", speed_head, "a device", "MFU", "bytes a device", "fits", "figures")
+
+
+def _make_rank_cells(plan: PlanRecord, rank: int, evaluation: Evaluation) -> tuple[str, ...]:
+    """Returns the cells below the heads of `_list_heads`."""
+    has_time = not evaluation.problem and evaluation.time.total > 0
+    measure_speed = plan.tokens_per_second if plan.tokens else plan.samples_per_second
+    speed = measure_speed(evaluation) if has_time else 0.0
+    return (
+        str(rank),
+        format_mesh_sizes(evaluation.candidate),
+        format_step_time(evaluation.time) if has_time else "",
+        _format_speed(speed),
+        _format_speed(speed / plan.devices),
+        f"{plan.mfu(evaluation):.1%}" if has_time and plan.model_flops else "",
+        format_bytes(evaluation.bytes) if evaluation.memory else "",
+        format_fit(plan, evaluation),
+        evaluation.stage,
+    )
 
 
 def _make_memory_grid(plan: PlanRecord, ranked: Sequence[tuple[int, Evaluation]]) -> Grid:
@@ -380,7 +426,7 @@ class PlanAlternatives(_PrintedPage):
             notes.append("Times of other figures than those of the best candidate are less certain.")
         if any(format_fit(self.plan, evaluation) == "unlikely" for evaluation in evaluations):
             notes.append(_UNLIKELY)
-        if any(evaluation.candidate.samples != best.candidate.samples for evaluation in evaluations):
+        if any(evaluation.units != best.units for evaluation in evaluations):
             notes.append("Differences of times are those for as many samples as the best candidate has.")
         if estimate is not None and any(stage == "screened" for stage, _ in kinds):
             figures = f"{format_step_time(estimate.time)} and {format_bytes(estimate.bytes)} of arguments"
@@ -490,7 +536,10 @@ def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choic
     """Returns a function that tells what a candidate chooses for an axis, the policy or an option."""
     candidates = [evaluation.candidate for evaluation in plan.evaluations]
     mesh_axes = dict.fromkeys(axis for candidate in candidates for axis in candidate.mesh)
-    names = dict.fromkeys(name for candidate in candidates for name in (*candidate.compute, *candidate.parameters))
+    mappings = [
+        mapping for candidate in candidates for mapping in (candidate.compute, candidate.parameters, candidate.sizes)
+    ]
+    names = dict.fromkeys(name for mapping in mappings for name in mapping)
     options = dict.fromkeys(name for candidate in candidates for name in candidate.options)
 
     if subject != "policy" and subject not in {**names, **mesh_axes, **options}:
@@ -539,7 +588,7 @@ def _choose_base(plan: PlanRecord, evaluation: Evaluation) -> Evaluation:
 
 def _match_samples(evaluation: Evaluation, base: Evaluation) -> Evaluation:
     """Returns an evaluation with the times of as many samples as another has, if sizes were searched."""
-    ratio, time = base.candidate.samples / evaluation.candidate.samples, evaluation.time
+    ratio, time = base.units / evaluation.units, evaluation.time
     if ratio == 1:
         return evaluation
     waiting, hidden = ({axes: ratio * s for axes, s in part.items()} for part in (time.waiting, time.hidden))

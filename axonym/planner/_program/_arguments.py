@@ -1,4 +1,4 @@
-"""What the arguments of a program are: parameters, optimizer state or inputs; and the bytes that each of them takes."""
+"""What the arguments of a program are: parameters, optimizer state, caches or inputs; and the bytes of each of them."""
 
 import collections
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,13 @@ import jax.numpy as jnp
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ...named._array import NamedArray, is_named_array
+from ...nn import KVCache
 from ...partitioning._leaves import count_array_bytes
 from . import _xla_text as xla
 from ._hlo_program import HloInstruction, HloProgram
 
 
-ArgumentGroup: TypeAlias = Literal["parameters", "optimizer state", "inputs"]
+ArgumentGroup: TypeAlias = Literal["parameters", "optimizer state", "cache", "inputs"]
 
 
 class ArgumentArray(NamedTuple):
@@ -45,10 +46,11 @@ def group_arguments(arguments: Sequence[Any]) -> list[ArgumentArray]:
       names and shape as parameters do: moments in plain dictionaries, averages of parameters.
     - Parameters are the other arrays of the first argument that has floating-point arrays beside optimizer state, and
       those of each further argument whose arrays end so as some of the optimizer state.
+    - Caches are in a `KVCache`.
     - All else are inputs.
     """
     split = [_split_states(tree) for tree in arguments]
-    states = [array for state, _ in split for array in state]
+    states = [array for state, _ in split for array in state if array.group == "optimizer state"]
     parameters: list[ArgumentArray] = []
     arrays: list[ArgumentArray] = []
     for state, plain in split:
@@ -59,17 +61,18 @@ def group_arguments(arguments: Sequence[Any]) -> list[ArgumentArray]:
         elif has_floats and (not parameters or any(_match_parameters(states, plain))):
             group = "parameters"
             parameters += plain
-        arrays += [array._replace(group="optimizer state") for array in state]
+        arrays += state
         arrays += [array._replace(group=group) for array in plain]
     return arrays
 
 
 def _split_states(tree: Any) -> tuple[list[ArgumentArray], list[ArgumentArray]]:
-    """Returns the arrays in states of Optax, and the others."""
+    """Returns the arrays in states of Optax and in caches, with their group, and the others."""
     state: list[ArgumentArray] = []
     plain: list[ArgumentArray] = []
-    nodes, _ = tree_flatten_with_path(tree, is_leaf=lambda x: is_named_array(x) or _is_optax_state(x))
+    nodes, _ = tree_flatten_with_path(tree, is_leaf=lambda x: is_named_array(x) or _find_state_group(x) is not None)
     for path, node in nodes:
+        group = _find_state_group(node)
         leaves, _ = tree_flatten_with_path(node, is_leaf=is_named_array)
         for inner_path, leaf in leaves:
             array = leaf.array if isinstance(leaf, NamedArray) else leaf
@@ -80,13 +83,18 @@ def _split_states(tree: Any) -> tuple[list[ArgumentArray], list[ArgumentArray]]:
                     shape=array.shape,
                     dtype=array.dtype,
                     sharding=array.sharding,
+                    group=group or "inputs",
                 )
-                (state if _is_optax_state(node) else plain).append(argument)
+                (plain if group is None else state).append(argument)
     return state, plain
 
 
-def _is_optax_state(x: Any) -> bool:
-    return isinstance(x, tuple) and hasattr(x, "_fields") and type(x).__module__.partition(".")[0] == "optax"
+def _find_state_group(x: Any) -> ArgumentGroup | None:
+    """Returns the group of a node that is a state of Optax or a cache."""
+    if isinstance(x, KVCache):
+        return "cache"
+    is_optax_state = isinstance(x, tuple) and hasattr(x, "_fields") and type(x).__module__.partition(".")[0] == "optax"
+    return "optimizer state" if is_optax_state else None
 
 
 def _match_parameters(arrays: Sequence[ArgumentArray], parameters: Sequence[ArgumentArray]) -> list[bool]:
@@ -105,6 +113,8 @@ def count_argument_groups(
     hlo: HloProgram, arrays: Sequence[ArgumentArray], sizes: Sequence[int]
 ) -> dict[ArgumentGroup, int]:
     """Returns the bytes on a device of each group of arguments that the program takes; those on the host do not count.
+
+    Of caches there are only those that it has.
 
     Args:
         hlo: The program. JAX leaves out the arguments that it does not use.
@@ -128,12 +138,13 @@ def count_argument_groups(
             if array is None:
                 unnamed.append((size, parameter.results[0].shape))
             else:
-                groups[array.group] += size
+                groups[array.group] = groups.get(array.group, 0) + size
     for size, shape in unnamed:  # XLA for TPUs names a parameter that goes straight into a loop after the loop
         array = next((array for array in unused if array.shard_shape == shape), None)
         if array is not None:
             unused.remove(array)
-        groups["inputs" if array is None else array.group] += size
+        group = "inputs" if array is None else array.group
+        groups[group] = groups.get(group, 0) + size
     return groups
 
 

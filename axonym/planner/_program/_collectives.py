@@ -358,7 +358,7 @@ def list_argument_axes(arrays: Iterable[ArgumentArray]) -> ArgumentAxes:
     state_names: set[str] = set()
     for array in arrays:
         names = array.names or ()
-        if array.group != "inputs":
+        if array.group not in ("cache", "inputs"):
             state_names.update(names)
         for name, size in zip(names, array.shape, strict=False):
             sizes[name] = max(size, sizes.get(name, 0))

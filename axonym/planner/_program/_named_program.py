@@ -48,6 +48,8 @@ _PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilate
 _ADDITIONS = frozenset({"add", "add_any"})
 _SUMS = frozenset({"psum", "psum2", "psum_invariant"})
 _RESHARDS = frozenset({"reshard", "sharding_constraint"})
+_UPDATES = frozenset({"dynamic_update_slice", "scatter"})  # which XLA does in place
+_LOOKUPS = frozenset({"gather"})  # which read a small part of their first operand
 _KERNELS = frozenset({"pallas_call"})  # whose programs are of blocks, which have no names
 
 
@@ -110,6 +112,8 @@ class NamedProgram:
         reshards: Arrays that lose the sharding of some dimensions, before and after, and how often.
         saved: Arrays that iterations of loops collect, such as activations for the backward pass, and their number.
         offloaded: The same, of arrays in the memory of the host.
+        read: The leaves that are read beside products, as by optimizers; lookups and updates in place do not count.
+        written: The results that are new arrays, and how many are alike; arguments updated in place do not count.
         arrays: For each array, the set of its names.
         sizes: The sizes that each axis has in some array.
         looped: The names of the axes that loops slice.
@@ -124,6 +128,8 @@ class NamedProgram:
     reshards: Mapping[tuple[NamedShape, NamedShape], int]
     saved: Mapping[NamedShape, int]
     offloaded: Mapping[NamedShape, int]
+    read: frozenset[int]
+    written: Mapping[NamedShape, int]
     arrays: frozenset[frozenset[str]]
     sizes: Mapping[str, frozenset[int]]
     looped: frozenset[str]
@@ -164,7 +170,8 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
     reader = _ProgramReader(leaves)
     for variable in variables:
         reader.note_array(variable.aval)
-    reader.read(jaxpr, range(len(variables)), 1)
+    origins = reader.read(jaxpr, range(len(variables)), 1)
+    results = zip(_open_jaxpr(jaxpr).outvars, origins, strict=True)
     return NamedProgram(
         leaves=leaves,
         products=dict(reader.products),
@@ -172,6 +179,8 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
         reshards=dict(reader.reshards),
         saved=dict(reader.saved),
         offloaded=dict(reader.offloaded),
+        read=frozenset(reader.read_leaves),
+        written=collections.Counter(_read_shape(variable.aval) for variable, origin in results if origin is None),
         arrays=frozenset(reader.arrays),
         sizes={name: frozenset(sizes) for name, sizes in reader.sizes.items()},
         looped=frozenset(leaves[leaf].dims[0][0] for leaf in reader.looped if leaves[leaf].dims) - {""},
@@ -212,6 +221,7 @@ class _ProgramReader:
         self.reshards: collections.Counter[tuple[NamedShape, NamedShape]] = collections.Counter()
         self.saved: collections.Counter[NamedShape] = collections.Counter()
         self.offloaded: collections.Counter[NamedShape] = collections.Counter()
+        self.read_leaves: set[int] = set()
         self.arrays: set[frozenset[str]] = set()
         self.sizes: dict[str, set[int]] = collections.defaultdict(set)
         self.looped: set[int] = set()
@@ -258,8 +268,12 @@ class _ProgramReader:
             elif name == "name" and equation.params["name"] != GATHERED:
                 self.checkpoint_names[equation.params["name"]] = None
             return operands[: len(equation.outvars)]  # not the indices, which are the other operands of a slice
-        elif name not in _KERNELS:
+        elif name in _UPDATES:
+            return operands[:1]
+        elif name not in _KERNELS and any(list_inner_jaxprs(equation)):
             return self._read_inner(equation, operands, runs)
+        elif name not in _LOOKUPS:
+            self.read_leaves.update(origin for origin in operands if origin is not None)
         return [None] * len(equation.outvars)
 
     def count_sums(self) -> dict[Sum, int]:

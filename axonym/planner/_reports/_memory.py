@@ -23,10 +23,11 @@ from ._sum_bytes import sum_bytes_by
 
 _MOST_ROWS = 20
 _SUMMED_BY = ("name", "layer", "operation", "dtype", "memory")
-_COLORS = ("#4269d0", "#9a6cd0", "#3ca951", "#6cc5b0", "#efb118", "#ff725c", "#a3a3a3", "#97bbf5")
+_COLORS = ("#4269d0", "#9a6cd0", "#3ca951", "#6cc5b0", "#efb118", "#ff725c", "#a3a3a3", "#97bbf5", "#9c6b4e")
 _REMEDIES = {
     "parameters": "shard the parameters over more devices, as `fsdp` does",
     "optimizer state": "shard the optimizer state over more devices, as `fsdp` and `sharded_optimizer` do",
+    "cache": "shard the cache over more devices, or make it shorter",
     "inputs": "shard the batch over more devices, or make it smaller",
     "results": "donate the arguments that the results replace (`donate_args`), or shard the results",
     "saved activations": "recompute more in the backward pass (`gradient_checkpointing`), or split the batch "
@@ -45,6 +46,7 @@ class MemoryReport(PrintedReport):
     | group | |
     |---|---|
     | `parameters`, `optimizer state`, `inputs` | the arguments that the program uses |
+    | `cache` | those in a `KVCache`, if there are any |
     | `results` | those that do not reuse the memory of donated arguments |
     | `saved activations` | what loops of layers keep for the backward pass |
     | `gradients` | what loops of layers collect |

@@ -36,22 +36,44 @@ def compile_best(
 ) -> list[tuple[Evaluation, Prospect]]:
     """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted.
 
-    The best of them is compiled with each of the published flags, too.
+    The best of them is compiled with each of the published flags, too. Steps that serve have a search for each
+    combination of sizes with which their arguments fit.
     """
-    search = _Search(prospects, compiler, log)
+    groups = _group_prospects(prospects)
+    searches = [
+        _Search(group, compiler, log, (number / len(groups), (number + 1) / len(groups)))
+        for number, group in enumerate(groups)
+    ]
     try:
-        search.run()
-        for flags in published_flags:
-            search.try_flags(flags)
+        for search in searches:
+            search.run()
+            for flags in published_flags:
+                search.try_flags(flags)
+        possible = [result for search in searches for result in search.results.values() if not result[0].problem]
+        if possible and not any(evaluation.fits for evaluation, _ in possible):
+            nearest, prospect = min(possible, key=lambda result: (result[0].bytes, result[0].candidate.key))
+            log.notes += describe_nearest_fits(nearest, prospect.variant, compiler, log)
     except KeyboardInterrupt:
         log.stop("interrupt", "interrupted: only the candidates that were compiled until then are here")
     except OSError as error:  # such as a full disk
-        if not search.results or error in compiler.errors:
+        if not any(search.results for search in searches) or error in compiler.errors:
             raise
         log.stop("error", f"only the candidates that were compiled before this error are here: {error}")
     finally:
         log.close()
-    return [*search.results.values()]
+    return [result for search in searches for result in search.results.values()]
+
+
+def _group_prospects(prospects: Sequence[Prospect]) -> list[list[Prospect]]:
+    """Returns the prospects by what is asked: steps that serve by sizes, all others together.
+
+    Sizes with which no arguments fit are left out, but for the smallest if there are no others.
+    """
+    groups: dict[Any, list[Prospect]] = collections.defaultdict(list)
+    for prospect in prospects:
+        groups[prospect.estimate.sequences and prospect.estimate.candidate.key.sizes].append(prospect)
+    fitting = [group for group in groups.values() if any(prospect.estimate.fits for prospect in group)]
+    return fitting or [min(groups.values(), key=lambda group: min(prospect.estimate.bytes for prospect in group))]
 
 
 @dataclass(frozen=True)
@@ -80,10 +102,14 @@ class ComputingSpeed:
     def scale(self, evaluation: Evaluation) -> Evaluation:
         """Returns an evaluation whose computing is from operations as slow as a timed one.
 
-        The factor is that of a timed candidate which computes in the same way, or else the median of the factors, which
-        differ little in a large step.
+        The factor is that of a timed candidate which computes in the same way, or else the median of the factors with
+        the same sizes, which differ little in a large step, or of all.
         """
-        return self._scale(evaluation, float(np.median([*self.factors.values()]))) if self.factors else evaluation
+        if not self.factors:
+            return evaluation
+        sizes = evaluation.candidate.key.sizes
+        of_same_sizes = [factor for key, factor in self.factors.items() if key.sizes == sizes]
+        return self._scale(evaluation, float(np.median(of_same_sizes or [*self.factors.values()])))
 
     def scale_at_best(self, evaluation: Evaluation) -> Evaluation:
         """Returns the same for the shortest time that is expected of a candidate whose factor is not known.
@@ -120,14 +146,20 @@ class _Expected(NamedTuple):
 
 
 class _Search:
-    """Compiles candidates and times the best of them.
+    """Compiles candidates and times the best of them, in a part of the budget.
 
     Attributes:
         results: What is known of each candidate that was compiled, by its key, and the prospect that it was.
     """
 
-    def __init__(self, prospects: Sequence[Prospect], compiler: CandidateCompiler, log: SearchProgress) -> None:
-        self._prospects, self._compiler, self._log = prospects, compiler, log
+    def __init__(
+        self,
+        prospects: Sequence[Prospect],
+        compiler: CandidateCompiler,
+        log: SearchProgress,
+        budget_share: tuple[float, float],
+    ) -> None:
+        self._prospects, self._compiler, self._log, self._budget_share = prospects, compiler, log, budget_share
         self._has_timing = compiler.hardware.platform == "tpu"  # programs for others are compiled with code at once
         self._untimeable: set[CandidateKey] = set()
         # By mesh and settings, the time of a timed candidate divided by what was expected of it.
@@ -147,10 +179,11 @@ class _Search:
             self._compile_smallest()
         if self._has_timing:
             self._time(_MOST_TIMED - 1)
-        possible = [result for result in self.results.values() if not result[0].problem]
-        if possible and not any(evaluation.fits for evaluation, _ in possible):
-            nearest, prospect = min(possible, key=lambda result: (result[0].bytes, result[0].candidate.key))
-            self._log.notes += describe_nearest_fits(nearest, prospect.variant, self._compiler, self._log)
+
+    def _has_used(self, part: float = 1.0) -> bool:
+        """Returns whether a part of the budget of this search is used up."""
+        start, end = self._budget_share
+        return self._log.has_used(start + part * (end - start))
 
     def _compile(self, limit: int) -> None:
         """Compiles the best candidates until there are `limit` results; one that fails counts as half a result."""
@@ -162,7 +195,7 @@ class _Search:
             possible = [expected for expected in queue if self._can_be_best(expected, best, speed)]
             if not possible:
                 return
-            if self._log.has_used(_COMPILE_BUDGET_SHARE if self._has_timing else 1.0):
+            if self._has_used(_COMPILE_BUDGET_SHARE if self._has_timing else 1.0):
                 count = format_count(len(self.results), "candidate")
                 self._log.stop("budget", f"the budget was used up with {count} compiled; others may be better")
                 return
@@ -172,6 +205,7 @@ class _Search:
             number = len(self.results) + 1
             total = max(number, min(len(self._prospects), _MOST_COMPILED))
             of_what = " a sample" if prospect.estimate.candidate.sizes else ""
+            of_what = " a sequence" if prospect.estimate.sequences else of_what
             best_so_far = f", best {format_seconds(best)}{of_what}" if math.isfinite(best) else ""
             self._log.show(f"{number} of {total}{best_so_far}: {prospect.estimate.candidate}")
             evaluation = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=True)
@@ -286,7 +320,7 @@ class _Search:
             key = self._find_untimed()
             if key is None:
                 return
-            if self._log.has_used():
+            if self._has_used():
                 timed_count = sum(evaluation.stage == "timed" for evaluation, _ in self.results.values())
                 count = format_count(timed_count, "candidate")
                 self._log.stop("budget", f"the budget was used up with {count} timed; others may be better")
@@ -309,7 +343,7 @@ class _Search:
             for evaluation, prospect in self.results.values()
             if evaluation.is_usable and evaluation.stage == "timed" and not evaluation.candidate.flags
         ]
-        if not timed or self._log.has_used():
+        if not timed or self._has_used():
             reason = "the budget was used up" if timed else "no candidate was timed"
             self._log.note(f"flags {flags.name!r} were not tried, since {reason}")
             return

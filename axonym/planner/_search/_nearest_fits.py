@@ -62,6 +62,8 @@ def describe_nearest_fits(
 def _try_policies(
     nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
 ) -> Iterator[tuple[str, Evaluation]]:
+    if variant.sequences:  # without a backward pass
+        return
     for name, policy in {"True": True, "'offload'": "offload"}.items():
         if (changed := vary_policy(variant, policy)) is not None:
             yield f"with `gradient_checkpointing={name}`", compiler.compile(nearest, changed, stop_early=True)

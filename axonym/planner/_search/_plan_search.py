@@ -13,13 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from ...named._array import NamedArray, is_named_array
+from ...named._format import suggest_name
 from ...partitioning.jit._named_jit import NamedJit
+from ...report._format import format_bytes
 from .._compiler._compile_cache import choose_cache_folder
 from .._compiler._compiler_process import find_versions
 from .._machine._described_devices import DescribedDevice, choose_devices, count_devices
 from .._machine._hardware import get_hardware
 from .._plan._candidate import Candidate, Evaluation
 from .._plan._plan import Plan
+from .._program._named_program import NamedProgram
 from ._best_candidates import ComputingSpeed, compile_best
 from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._published_flags import PUBLISHED, PublishedFlags, describe_flags, find_published_flags
@@ -41,6 +44,7 @@ def plan(
     policies: Mapping[str, Any] | Literal["auto"] | None = None,
     options: Mapping[str, Sequence[Any]] | None = None,
     sizes: Mapping[str, Sequence[int]] | None = None,
+    serve: str | None = None,
     top: int = 3,
     budget: float | None = None,
     compiler_options: Mapping[str, Any] | Literal["published"] | None = None,
@@ -70,6 +74,9 @@ def plan(
         options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
         sizes: By axis of the data, the sizes to try, such as `{"batch": (256, 512, 1024)}`, instead of those of `args`.
             Candidates are ranked by the seconds for each sample then, not for a step.
+        serve: The axis of the sequences, such as `"batch"`, if the step serves a model: decodes tokens or reads
+            prompts. Each combination of `sizes` has a search of its own then, and candidates are ranked by the seconds
+            for each sequence.
         top: How many candidates to print with all their parts.
         budget: Seconds, above 0, after which no further candidate is compiled.
         compiler_options: Options of XLA, for all candidates. `"published"` compiles the best candidate with each set of
@@ -120,7 +127,7 @@ def plan(
         [variant, *_] = list_variants(plain, args, RECOMPUTE_LAYERS, options, collections.Counter(), sizes)
         [prospect, *_] = _screen_candidates([variant], compiler, fixed, collections.Counter())
         policies = proposed = propose_policies(prospect, compiler.hardware, compiler.make_link_model)
-    variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes))
+    variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes), serve)
     prospects = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
     results = compile_best(prospects, compiler, log, [*published_flags.values()]) if has_compiler else []
@@ -131,6 +138,8 @@ def plan(
         compiler_options = published_flags[best.flags].options
     choice_notes = [describe_policy(best.policy, proposed)] if proposed else []
     choice_notes += map(describe_flags, published_flags.values())
+    if (copied := ranked[0].memory.get("results", 0)) and copied >= ranked[0].memory.get("cache", math.inf) / 2:
+        choice_notes.append(f"results take {format_bytes(copied)} beside the cache; donate the cache that they replace")
     return Plan(
         evaluations=ranked,
         topology=topology,
@@ -145,6 +154,7 @@ def plan(
         screened=best_as_screened,
         samples=ranked[0].samples,
         stopped_by=log.stopped_by,
+        serve=serve or "",
     )
 
 
@@ -279,31 +289,65 @@ def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iter
         yield "option", name, repr(value)
     for name, size in candidate.sizes.items():
         yield "size", name, size
+    yield "sizes", candidate.key.sizes
 
 
-def _count_work(variants: Sequence[StepVariant]) -> list[StepVariant]:
-    """Returns steps with their tokens, samples and operations, which are the same for all policies and options."""
+def _count_work(variants: Sequence[StepVariant], serve: str | None) -> list[StepVariant]:
+    """Returns steps with their tokens, samples and operations, which are the same for all policies and options.
+
+    Those that serve have their sequences instead of operations: reading memory takes most of their time.
+    """
+    if serve is not None:
+        _check_serve(serve, variants[0].named_program)
+        counts = [max(variant.named_program.sizes[serve]) for variant in variants]
+        return [
+            replace(variant, tokens=_count_tokens(variant, 1), samples=count, sequences=count)
+            for variant, count in zip(variants, counts, strict=True)
+        ]
     flops_by_sizes: dict[tuple[int, ...], float] = {}
     counted: list[StepVariant] = []
     for variant in variants:
         sizes = (*variant.sizes.values(),)
         if sizes not in flops_by_sizes:
             flops_by_sizes[sizes] = count_model_flops(variant)
-        tokens, samples = _count_data(variant)
+        tokens, samples = _count_tokens(variant, 2), _count_samples(variant)
         counted.append(replace(variant, tokens=tokens, samples=samples, model_flops=flops_by_sizes[sizes]))
     return counted
 
 
-def _count_data(variant: StepVariant) -> tuple[int, int]:
-    """Returns the tokens and the samples of a step; 0 for what there is none of.
+def _check_serve(serve: Any, named_program: NamedProgram) -> None:
+    if not isinstance(serve, str):
+        raise TypeError(f"`serve` is the name of the axis of sequences, such as 'batch', not {serve!r}")
+    names = named_program.data_names
+    if serve not in names:
+        raise ValueError(
+            f"`serve` is {serve!r}, which is no axis of the data{suggest_name(serve, names)}; these are axes that only "
+            f"arguments after the first have: {', '.join(names) or 'there are none'}"
+        )
 
-    Samples are along the axis of the data that most of its arrays have. Tokens are the elements of the largest array of
-    integers with further axes of the data, such as positions; bytes, such as those of images, are none.
-    """
-    arrays = [leaf for leaf in jax.tree.leaves(variant.args, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
+
+def _count_samples(variant: StepVariant) -> int:
+    """Returns the size of the axis of the data that most of its arrays have; 0 if there is none."""
     names = variant.named_program.data_names
-    axes = collections.Counter(name for array in arrays for name in array.names if name in names)
-    samples = max(variant.named_program.sizes[max(names, key=axes.__getitem__)]) if names else 0
-    integers = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.integer) and array.dtype.itemsize > 1]
-    tokens = [array.array.size for array in integers if len(set(names) & set(array.names)) > 1]
-    return max(tokens, default=0), samples
+    axes = collections.Counter(name for array in _list_arrays(variant) for name in array.names if name in names)
+    return max(variant.named_program.sizes[max(names, key=axes.__getitem__)]) if names else 0
+
+
+def _count_tokens(variant: StepVariant, least_axes: int) -> int:
+    """Returns the elements of the largest array of integers with that many axes of the data at least; 0 if none has.
+
+    Such are batch and positions. Bytes, such as those of images, are no tokens.
+    """
+    names = set(variant.named_program.data_names)
+    tokens = [
+        array.array.size
+        for array in _list_arrays(variant)
+        if jnp.issubdtype(array.dtype, jnp.integer) and array.dtype.itemsize > 1
+        if len(names.intersection(array.names)) >= least_axes
+    ]
+    return max(tokens, default=0)
+
+
+def _list_arrays(variant: StepVariant) -> list[NamedArray]:
+    leaves = jax.tree.leaves(variant.args, is_leaf=is_named_array)
+    return [leaf for leaf in leaves if isinstance(leaf, NamedArray)]

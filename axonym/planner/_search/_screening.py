@@ -70,7 +70,12 @@ class Screening:
         argument_bytes = sum(memory.values())
 
         # A step reads its state and writes the new one, which takes as long whatever else it computes.
-        computing = 2 * argument_bytes / self._hardware.hbm_bandwidth
+        stored = [(named_program.leaves[leaf], 1) for leaf in named_program.read]
+        moved = sum(
+            count * _count_bytes(shape, candidate, candidate.parameters)
+            for shape, count in (*stored, *named_program.written.items())
+        )
+        computing = moved / self._hardware.hbm_bandwidth
         offloaded = [
             count * _count_bytes(shape, candidate, candidate.compute)
             for shape, count in named_program.offloaded.items()
@@ -100,6 +105,7 @@ class Screening:
             tokens=self._variant.tokens,
             samples=self._variant.samples,
             model_flops=self._variant.model_flops,
+            sequences=self._variant.sequences,
         )
 
         return Prospect(estimate, self._variant, argument_bytes + saved_bytes <= self._hardware.hbm_available)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import equinox as eqx
 import jax
 
 from ...named._array import NamedArray, is_named_array
 from ...named._format import suggest_name
 from ...nn import LayerStack
 from ...partitioning._leaves import ARRAY_TYPES
+from ...tree_util import resize_axis
 from .._program._arguments import group_arguments
 from .._program._named_program import NamedProgram, NamedShape, make_named_shape, trace_named_program
 
@@ -29,6 +31,7 @@ class StepVariant:
         tokens: The tokens of the step; 0 if not known.
         samples: The samples of the step; 0 if not known.
         model_flops: The floating-point operations of the step, without recomputation.
+        sequences: The sequences that the step serves; 0 if it trains.
     """
 
     policy: str
@@ -41,6 +44,7 @@ class StepVariant:
     tokens: int = 0
     samples: int = 0
     model_flops: float = 0.0
+    sequences: int = 0
 
 
 def list_variants(
@@ -67,12 +71,7 @@ def list_variants(
             "are; leave it out, or make the policy an option of the step"
         )
 
-    def make_shape(leaf: Any) -> Any:
-        if not isinstance(leaf, ARRAY_TYPES):
-            return leaf
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
-
-    args = jax.tree.map(make_shape, args)  # without shardings, since each candidate has its own
+    args = jax.tree.map(_make_shape, args)  # without shardings, since each candidate has its own
     arguments = _list_arguments(args)
     if not any(shape.names for _, shape in arguments):
         raise ValueError("no argument has named axes, so there is nothing to shard; pass named arrays")
@@ -118,17 +117,17 @@ def _list_arguments(args: tuple[Any, ...]) -> tuple[tuple[str, NamedShape], ...]
     )
 
 
+def _make_shape(leaf: Any) -> Any:
+    if not isinstance(leaf, ARRAY_TYPES):
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
+
+
 def _resize_axes(args: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Any, ...]:
-    """Returns arguments with other sizes of axes, as shapes; the first has none of these axes."""
-
-    def resize_leaf(leaf: Any) -> Any:
-        if not isinstance(leaf, NamedArray) or not sizes.keys() & set(leaf.names):
-            return leaf
-        old_sizes = zip(leaf.names, leaf.array.shape, strict=True)
-        shape = tuple(sizes.get(name, size) for name, size in old_sizes)
-        return NamedArray(jax.ShapeDtypeStruct(shape, leaf.dtype), leaf.names)
-
-    return jax.tree.map(resize_leaf, args, is_leaf=is_named_array) if sizes else args
+    """Returns arguments with other sizes of axes, as shapes, and with these axes in static fields, as caches have."""
+    for name, size in sizes.items():
+        args = eqx.filter_eval_shape(functools.partial(resize_axis, old_axis=name, new_size=size), args)
+    return jax.tree.map(_make_shape, args) if sizes else args
 
 
 def _check_sizes(sizes: Any, args: tuple[Any, ...]) -> None:

@@ -1,0 +1,183 @@
+"""`plan` for steps that serve a model: they decode with a cache of keys and values, or read prompts."""
+
+import collections
+import dataclasses
+import functools
+import os
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+from axonym.nn import Embedding, KVCache, Linear, Stacked
+from axonym.planner._machine._hardware import get_hardware
+from axonym.planner._search._screening import Screening
+from axonym.planner._search._step_variants import list_variants
+from axonym.planner._step_time._link_model import LinkModel
+
+
+Vocab, Layers, Embed, Heads, HeadDim, Mlp = nym.make_axes(
+    vocab=1024, layers=2, embed=512, heads=8, head_dim=64, mlp=2048
+)
+BATCH, CONTEXT = 16, 128
+
+
+class Block(eqx.Module):
+    query: Linear
+    key: Linear
+    value: Linear
+    out: Linear
+    up: Linear
+    down: Linear
+
+    @staticmethod
+    def init(*, key):
+        keys = iter(jax.random.split(key, 6))
+
+        def linear(In, Out):
+            return Linear.init(In, Out, key=next(keys), use_bias=False)
+
+        projections = [linear(Embed, (Heads, HeadDim)) for _ in range(3)]
+        return Block(*projections, linear((Heads, HeadDim), Embed), linear(Embed, Mlp), linear(Mlp, Embed))
+
+    def __call__(self, x, cache):
+        key, value = self.key(x), self.value(x)
+        keys, values, mask = cache.extend(key, value, "pos")
+        attended = nym.nn.dot_product_attention("key_pos", "head_dim", self.query(x), keys, values, mask, QPos="pos")
+        x = x + self.out(attended)
+        return x + self.down(nym.nn.relu(self.up(x))), (key, value)
+
+
+def init_model(key):
+    keys = jax.random.split(key, 3)
+    return {
+        "embedding": Embedding.init(Vocab, Embed, key=keys[0]),
+        "blocks": Stacked.init(Layers, Block)(key=jax.random.split(keys[1], Layers.size)),
+        "head": Linear.init(Embed, Vocab, key=keys[2], use_bias=False),
+    }
+
+
+def make_model():
+    model = eqx.filter_eval_shape(init_model, jax.random.key(0))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, "bfloat16"), model)
+
+
+def make_inputs(batch=BATCH, context=CONTEXT, length=1):
+    KPos, axes = nym.Axis("key_pos", context), (Layers, nym.Axis("batch", batch), Heads, HeadDim)
+    cache = eqx.filter_eval_shape(lambda: KVCache.init(KPos, axes, "bfloat16"))
+    return cache, nym.NamedArray(jax.ShapeDtypeStruct((batch, length), "int32"), ("batch", "pos"))
+
+
+@functools.partial(nym.named_jit, donate_args=(False, True, False))
+def decode_step(model, cache, tokens):
+    x, new = model["blocks"].scan(model["embedding"](tokens), cache)
+    following = model["head"](x["pos", -1]).argmax("vocab").astype(jnp.int32)
+    return cache.update(*new, Pos="pos"), following.broadcast_axis(nym.Axis("pos", 1)).rearrange(("batch", "pos"))
+
+
+TENSOR = {"heads": ("model",), "mlp": ("model",), "vocab": ("model",)}
+READ = 2 * Embed.size * (Layers.size * (4 * Heads.size * HeadDim.size + 2 * Mlp.size) + Vocab.size)  # not the embedding
+CACHE = 2 * 2 * Layers.size * BATCH * Heads.size * CONTEXT * HeadDim.size
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """The compiled programs of all workers of a run, of which each would otherwise compile the same ones."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "planned"
+
+
+def test_decoding_takes_as_long_as_memory_needs_for_parameters_and_cache():
+    """They are read once, and the cache is updated in place; of the embedding a few rows are read."""
+    [variant] = list_variants(
+        decode_step.__wrapped__, (make_model(), *make_inputs()), None, None, collections.Counter()
+    )
+    described, v5e = nym.planner.described_devices("v5e:2x4"), get_hardware("v5e")
+    screening = Screening(variant, v5e, lambda candidate: LinkModel(nym.create_mesh(candidate.mesh, devices=described)))
+    found = screening.screen(nym.planner.Candidate({"model": 8}, TENSOR, TENSOR)).estimate
+    least = (READ + CACHE) / 8 / v5e.hbm_bandwidth
+    assert least < found.time.compute < 1.15 * least  # activations, too
+    gathered = screening.screen(nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"embed": ("data",)})).estimate
+    assert gathered.cost > 4 * found.cost and gathered.sent[("data",)] >= 7 * READ // 8
+
+
+TENSOR_PARALLEL = {"mesh": {"model": 8}, "compute": TENSOR}
+
+
+@pytest.fixture
+def make_plan(cache):
+    arguments = {"devices": "cpu:8", "serve": "batch", "fixed": TENSOR_PARALLEL, "cache": cache}
+    return functools.partial(nym.planner.plan, decode_step, make_model(), **arguments)
+
+
+def test_each_context_has_the_batch_that_fits(make_plan, monkeypatch):
+    small = dataclasses.replace(get_hardware("cpu"), hbm_available=24_000_000)
+    monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
+    found = make_plan(*make_inputs(), sizes={"batch": (16, 64), "key_pos": (CONTEXT, 4 * CONTEXT)})
+    by_sizes = {(*one.candidate.sizes.values(),): one for one in found.evaluations}
+    assert {sizes: one.fits for sizes, one in by_sizes.items()} == {
+        (16, CONTEXT): True,
+        (64, CONTEXT): True,
+        (16, 4 * CONTEXT): True,
+        (64, 4 * CONTEXT): False,
+    }
+    assert found.sizes == {"batch": 64, "key_pos": CONTEXT}  # which makes most tokens a second
+    assert found.tokens_per_second() == pytest.approx(64 / found.best.time.total)
+    assert found.evaluations[-1] is by_sizes[64, 4 * CONTEXT] and "no, 47.5 MiB over" in str(found)
+    assert 0 <= found.best.memory["cache"] - CACHE // 2 < 100 and not found.notes
+    text = str(found)
+    assert "model 8, batch of 64, key_pos of 128 is best" in text and "a token, " in text and "MFU" not in text
+    rows = text[text.index("Best of each size") :].splitlines()
+    assert [line.split()[:2] for line in rows[3:11:2]] == [["128", "16"], ["128", "64"], ["512", "16"], ["512", "64"]]
+    room = int(rows[5].split()[-1])
+    parameters, grown = found.best.memory["parameters"], found.best.bytes - found.best.memory["parameters"]
+    assert parameters + grown * room / 64 <= 24_000_000 < parameters + grown * (room + 1) / 64
+    [reason] = found.why("batch=16").alternatives
+    assert reason.choice == "16 not sharded"
+    assert reason.seconds == pytest.approx(4 * reason.evaluation.time.total - found.best.time.total)
+
+
+def test_prompts_are_read_with_the_mapping_for_decoding(make_plan):
+    decode = make_plan(*make_inputs())
+    fixed = {"mesh": decode.best.candidate.mesh, "compute": decode.compute, "parameters": decode.parameters}
+    prefill = make_plan(*make_inputs(length=64), fixed=fixed)
+    assert prefill.parameters == decode.parameters and prefill.fits
+    assert prefill.tokens_per_second() == pytest.approx(64 * BATCH / prefill.best.time.total)
+    assert "a step, " in str(prefill) and "Best of each size" not in str(prefill)
+
+
+def test_parameters_that_are_gathered_are_not_for_decoding(make_plan):
+    found = make_plan(*make_inputs(), fixed=None, budget=1e-9)
+    assert found.best.cost == min(one.cost for one in found.evaluations)
+    gathered = [one for one in found.evaluations if one.candidate.compute.keys() <= {"batch", "key_pos"}]
+    assert gathered and min(one.cost for one in gathered) > 2 * found.best.cost
+
+
+def test_a_cache_that_is_not_donated_is_noted(make_plan, cache):
+    plain = nym.named_jit(decode_step.__wrapped__)
+    found = nym.planner.plan(
+        plain, make_model(), *make_inputs(), devices="cpu:8", serve="batch", fixed=TENSOR_PARALLEL, cache=cache
+    )
+    assert found.notes == ("results take 1 MiB beside the cache; donate the cache that they replace",)
+
+
+@pytest.mark.parametrize(
+    ("serve", "error", "message"),
+    [
+        ("bach", ValueError, "`serve` is 'bach', which is no axis of the data.*'batch'.*: batch, key_pos, pos"),
+        ("embed", ValueError, "`serve` is 'embed', which is no axis of the data; these are axes that only arguments"),
+        (nym.Axis("batch", 4), TypeError, "`serve` is the name of the axis of sequences, such as 'batch', not Axis"),
+    ],
+)
+def test_a_wrong_axis_of_sequences_is_said(make_plan, serve, error, message):
+    with pytest.raises(error, match=message):
+        make_plan(*make_inputs(), serve=serve)
+
+
+@pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")
+def test_decoding_on_tpus_is_timed_by_cycles_of_reading(make_plan):
+    found = make_plan(*make_inputs(), devices="v5e:2x4")
+    assert found.best.stage == "timed"
+    assert found.best.time.compute > (READ + CACHE) / 8 / get_hardware("v5e").hbm_bandwidth
