@@ -310,7 +310,7 @@ def test_files_of_another_version_and_missing_ones_are_errors(tmp_path):
         read_plan(path)
     path.write_text(damage(format=9))
     with pytest.raises(
-        ValueError, match=r"has format 9, and this version of Axonym reads format 4; make the plan again"
+        ValueError, match=r"has format 9, and this version of Axonym reads format 3; make the plan again"
     ):
         read_plan(path)
     with pytest.raises(IsADirectoryError, match=r"the plan needs the name of a file"):
