@@ -182,6 +182,16 @@ def choose_devices(devices: Any) -> tuple[DescribedDevice, ...]:
     return described
 
 
+def choose_whole_machine(devices: Any) -> tuple[DescribedDevice, ...]:
+    """Returns what `choose_devices` does if these are all devices of a machine, and raises a ValueError if not."""
+    described = choose_devices(devices)
+    topology = described[0].topology
+    if len(described) != count_devices(topology):
+        whole = f"the {count_devices(topology)} devices of '{topology}'"
+        raise ValueError(f"`devices` are {len(described)} of {whole}; a plan is for all")
+    return described
+
+
 def _parse_description(description: str) -> tuple[Hardware, tuple[int, ...]]:
     if not isinstance(description, str):
         raise TypeError(f"a description is a string such as 'v5e:16x16', not a {type(description).__name__}")

@@ -16,10 +16,11 @@ from ...named._array import NamedArray, is_named_array
 from ...partitioning.jit._named_jit import NamedJit
 from .._compiler._compile_cache import choose_cache_folder
 from .._compiler._compiler_process import find_versions
-from .._machine._described_devices import DescribedDevice, choose_devices, count_devices
+from .._machine._described_devices import DescribedDevice, choose_whole_machine
 from .._plan._candidate import Candidate, Evaluation
 from .._plan._plan import Plan
 from ._best_candidates import ComputingSpeed, compile_best
+from ._calibration import Calibration, Measurement, calibrate
 from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._published_flags import PUBLISHED, PublishedFlags, describe_flags, find_published_flags
 from ._saved_names import AUTO, RECOMPUTE_LAYERS, describe_policy, propose_policies
@@ -40,6 +41,7 @@ def plan(
     policies: Mapping[str, Any] | Literal["auto"] | None = None,
     options: Mapping[str, Sequence[Any]] | None = None,
     sizes: Mapping[str, Sequence[int]] | None = None,
+    measured: Measurement | None = None,
     top: int = 3,
     budget: float | None = None,
     compiler_options: Mapping[str, Any] | Literal["published"] | None = None,
@@ -68,6 +70,9 @@ def plan(
         options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
         sizes: By axis of the data, the sizes to try, such as `{"batch": (256, 512, 1024)}`, instead of those of `args`.
             Candidates are ranked by the seconds for each sample then, not for a step.
+        measured: The time of the step as you measured it, with one sharding and on as many such devices as you have, or
+            that of its parts. All times are scaled by how many times as long as predicted it takes; a note tells the
+            factors. See [Planning](../planning.md#calibrate-with-your-own-machine).
         top: How many candidates to print with all their parts.
         budget: Seconds, above 0, after which no further candidate is compiled.
         compiler_options: Options of XLA, for all candidates. `"published"` compiles the best candidate with each set of
@@ -101,11 +106,8 @@ def plan(
     _check_request(fn, top, budget)
     choose_cache_folder(cache)  # raises an error before the search
     plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn  # without mappings of its own
-    described = choose_devices(devices)
+    described = choose_whole_machine(devices)
     topology = described[0].topology
-    if len(described) != count_devices(topology):
-        whole = f"the {count_devices(topology)} devices of '{topology}'"
-        raise ValueError(f"`devices` are {len(described)} of {whole}; a plan is for all")
     versions = find_versions(topology)
     published_flags: Mapping[str, PublishedFlags] = {}
     if compiler_options == PUBLISHED:
@@ -117,17 +119,19 @@ def plan(
         [variant, *_] = list_variants(plain, args, RECOMPUTE_LAYERS, options, collections.Counter(), sizes)
         [prospect, *_] = _screen_candidates([variant], compiler, fixed, collections.Counter())
         policies = proposed = propose_policies(prospect, compiler.hardware, compiler.make_link_model)
-    variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes))
-    prospects = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
-    results = compile_best(prospects, compiler, log, [*published_flags.values()])
-    ranked, best_as_screened = _rank_evaluations(prospects, results)
+    calibration = None if measured is None else calibrate(measured, plain, args, policies, compiler, log)
+    variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes))
+    prospects = _screen_candidates(variants, compiler, fixed, pruned, calibration)
+    results = compile_best(prospects, compiler, log, [*published_flags.values()], calibration)
+    ranked, best_as_screened = _rank_evaluations(prospects, results, calibration)
     pruned[_LESS_PROMISING] += len(prospects) - len(ranked)
     best = ranked[0].candidate
     if best.flags:
         compiler_options = published_flags[best.flags].options
     choice_notes = [describe_policy(best.policy, proposed)] if proposed else []
     choice_notes += map(describe_flags, published_flags.values())
+    choice_notes += () if calibration is None else calibration.notes
     return Plan(
         evaluations=ranked,
         topology=topology,
@@ -182,6 +186,7 @@ def _screen_candidates(
     compiler: CandidateCompiler,
     fixed: Any,
     pruned: "collections.Counter[str]",
+    calibration: Calibration | None = None,
 ) -> list[Prospect]:
     """Returns estimates of candidates, the most promising first; counts those that are left out, by reason."""
     prospects: list[Prospect] = []
@@ -204,7 +209,8 @@ def _screen_candidates(
     if not prospects:
         reason = explain_no_candidate(named_program, devices, parsed, pruned)
         raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
-    return sorted(prospects, key=lambda prospect: prospect.sort_key)
+    speed = ComputingSpeed({}, calibration)
+    return sorted(prospects, key=lambda prospect: prospect._replace(estimate=speed.scale(prospect.estimate)).sort_key)
 
 
 def _choose_promising(prospects: Sequence[Prospect]) -> list[Candidate]:
@@ -218,7 +224,9 @@ def _choose_promising(prospects: Sequence[Prospect]) -> list[Candidate]:
 
 
 def _rank_evaluations(
-    prospects: Sequence[Prospect], results: Sequence[tuple[Evaluation, Prospect]]
+    prospects: Sequence[Prospect],
+    results: Sequence[tuple[Evaluation, Prospect]],
+    calibration: Calibration | None,
 ) -> tuple[tuple[Evaluation, ...], Evaluation | None]:
     """Returns compiled candidates and alternatives, the best first, and what screening says of the best.
 
@@ -227,7 +235,7 @@ def _rank_evaluations(
     """
     evaluations = [evaluation for evaluation, _ in results]
     evaluations += _list_alternatives(prospects, evaluations)
-    speed = ComputingSpeed.measure(results)
+    speed = ComputingSpeed.measure(results, calibration)
     ranked = tuple(sorted(map(speed.scale, evaluations), key=_make_sort_key))
     for evaluation, prospect in results:
         if evaluation.candidate.key == ranked[0].candidate.key:
