@@ -104,6 +104,23 @@ def test_flags_are_not_tried_after_the_budget():
     assert "flags 'fused gathers' were not tried, since no candidate was timed" in log.notes
 
 
+def test_another_candidate_is_timed_if_the_first_computes_slowly():
+    """As one does whose products wait for collectives within them; the others may compute faster."""
+    even = dict.fromkeys("abcdefgh", 0.1)
+    compiler = Compiler(even, even)
+    compile_candidate = compiler.compile
+
+    def compile_slowly(estimate, *args, stop_early):
+        evaluation = compile_candidate(estimate, *args, stop_early=stop_early)
+        factor = 1.0 if stop_early else (1.7 if "a" in estimate.candidate.compute else 1.1)
+        step_time = dataclasses.replace(evaluation.time, compute=factor * evaluation.time.compute)
+        return dataclasses.replace(evaluation, time=step_time)
+
+    compiler.compile = compile_slowly
+    search(PROSPECTS, compiler)
+    assert [call for call in compiler.calls if "!" in call] == ["a!", "b!"]
+
+
 @pytest.mark.parametrize("most", [1, 4])
 def test_other_meshes_are_compiled_before_more_candidates_of_one(most, monkeypatch):
     monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_OF_A_MESH", most)

@@ -2,7 +2,7 @@
 
 import collections
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ _MOST_TIMED = 4
 _MOST_OF_A_MESH = 5  # ways to compute with the same mesh and policy that are compiled before those with others
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
 _COMPILE_BUDGET_SHARE = 0.6  # for TPUs; what remains is for timing the best candidates, which takes minutes each
+_BEST_SLOWDOWN = 1.2  # a step is expected to compute as many times as long as screened, at best
 _TIMED_GAIN = 0.02  # a candidate that should be faster than the best timed one by less is not timed
 
 
@@ -89,10 +90,19 @@ class ComputingSpeed:
         The factor is that of a timed candidate which computes in the same way, or else the median of the factors, which
         differ little in a large step.
         """
+        return self._scale(evaluation, np.median)
+
+    def scale_at_best(self, evaluation: Evaluation) -> Evaluation:
+        """Returns the same for the shortest time that is expected of a candidate whose factor is not known.
+
+        Timed candidates may have large factors, such as those whose products wait for collectives within them.
+        """
+        return self._scale(evaluation, lambda factors: min(_BEST_SLOWDOWN, *factors))
+
+    def _scale(self, evaluation: Evaluation, choose_factor: Callable[[list[float]], Any]) -> Evaluation:
         if evaluation.stage != "timed" and self.factors:
-            factor = self.factors.get(evaluation.candidate.key.computing)
-            if factor is None:
-                factor = float(np.median([*self.factors.values()]))
+            unknown_factor = float(choose_factor([*self.factors.values()]))
+            factor = self.factors.get(evaluation.candidate.key.computing, unknown_factor)
             evaluation = replace(evaluation, time=_scale_computing(evaluation.time, factor))
         return evaluation if self.calibration is None else self.calibration.scale(evaluation)
 
@@ -111,7 +121,7 @@ def _scale_computing(time: StepTime, factor: float) -> StepTime:
 
 
 class _Expected(NamedTuple):
-    """A prospect, and what its cost is expected to be."""
+    """A prospect, and what its cost is expected to be at best."""
 
     prospect: Prospect
     cost: float
@@ -192,7 +202,7 @@ class _Search:
         for prospect in self._prospects:
             if prospect.estimate.candidate.key not in self.results:
                 scaled = prospect._replace(estimate=speed.scale(prospect.estimate))
-                ranked.append((scaled.sort_key, _Expected(prospect, scaled.estimate.cost)))
+                ranked.append((scaled.sort_key, _Expected(prospect, speed.scale_at_best(prospect.estimate).cost)))
         return [expected for _, expected in sorted(ranked, key=lambda pair: pair[0])]
 
     def _find_next(self, queue: Sequence[_Expected]) -> int:
@@ -314,11 +324,12 @@ class _Search:
     def _find_untimed(self) -> CandidateKey | None:
         """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh.
 
-        That is None if no candidate should be faster than the best timed one by `_TIMED_GAIN`.
+        That is None if no candidate can be faster than the best timed one by `_TIMED_GAIN`.
         """
         speed = self._measure_speed()
 
         expected_costs: dict[CandidateKey, float] = {}
+        least_costs: dict[CandidateKey, float] = {}
         best_cost = math.inf  # of timed candidates
         for key, (evaluation, _) in self.results.items():
             if evaluation.stage == "timed" and evaluation.is_usable:
@@ -326,5 +337,6 @@ class _Search:
             elif evaluation.is_usable and key not in self._untimeable:
                 slowdown = self._slowdowns.get(key.mesh_and_settings, 1.0)
                 expected_costs[key] = slowdown * speed.scale(evaluation).cost
-        key = min(expected_costs, key=lambda key: (expected_costs[key], key), default=None)
-        return key if key is not None and expected_costs[key] < (1 - _TIMED_GAIN) * best_cost else None
+                least_costs[key] = slowdown * speed.scale_at_best(evaluation).cost
+        possible = [key for key, cost in least_costs.items() if cost < (1 - _TIMED_GAIN) * best_cost]
+        return min(possible, key=lambda key: (expected_costs[key], key), default=None)
