@@ -70,9 +70,9 @@ def plan(
         options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
         sizes: By axis of the data, the sizes to try, such as `{"batch": (256, 512, 1024)}`, instead of those of `args`.
             Candidates are ranked by the seconds for each sample then, not for a step.
-        measured: The time of the step as you measured it, with one sharding and on as many such devices as you have, or
-            that of its parts. All times are scaled by how many times as long as predicted it takes; a note tells the
-            factors. See [Planning](../planning.md#calibrate-with-your-own-machine).
+        measured: What a step took that you ran, with one sharding and on as many such devices as you have. Times are
+            scaled by how many times as long as predicted it took, as a whole or part by part, which a note has. See
+            [Planning](../planning.md#calibrate-with-your-own-machine).
         top: How many candidates to print with all their parts.
         budget: Seconds, above 0, after which no further candidate is compiled.
         compiler_options: Options of XLA, for all candidates. `"published"` compiles the best candidate with each set of
