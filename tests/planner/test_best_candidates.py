@@ -263,7 +263,7 @@ def test_the_fastest_candidate_is_that_of_calibrated_times():
     timed = []
     for factors in ({"wait": 1.0}, {"wait": 0.5}):
         compiler = Compiler(seconds, seconds)
-        calibration = Calibration(waits.estimate, waits, factors, ())
+        calibration = Calibration(dataclasses.replace(waits.estimate, stage="timed"), waits, factors, ())
         log = SearchProgress(False, time.monotonic(), None)
         compile_best([waits, computes], compiler, log, calibration=calibration)
         timed.append([call for call in compiler.calls if "!" in call])

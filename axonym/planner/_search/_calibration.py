@@ -83,8 +83,17 @@ class Calibration:
     notes: tuple[str, ...]
 
     def scale(self, evaluation: Evaluation) -> Evaluation:
-        """Returns an evaluation with longer or shorter times; the error is smaller if it is like the measured one."""
+        """Returns an evaluation with longer or shorter times; the error is smaller if it is like the measured one.
+
+        Raises:
+            ValueError: If it is timed by the compiler, and the measured step is not.
+        """
         time = evaluation.time
+        if evaluation.stage == "timed" and self.predicted.stage != "timed":
+            raise ValueError(
+                f"`measured` is {self.predicted.candidate}, of which XLA writes no times of instructions, as it does "
+                "of candidates; on GPUs it does so for programs that send, so measure the step on two devices or more"
+            )
 
         def get_factor(part: TimePart) -> float:
             return self.factors.get(_find_key(part, self.factors), 1.0)
@@ -113,7 +122,7 @@ class Calibration:
     def _is_alike(self, candidate: Candidate) -> bool:
         """Returns whether a candidate differs from the measured one in sizes of data and of one mesh axis at most."""
         measured = self.predicted.candidate
-        key, measured_key = (replace(each.key, mesh=(), sizes=()) for each in (candidate, measured))
+        key, measured_key = (replace(key, mesh=(), sizes=()) for key in (candidate.key, measured.key))
         resized_axes = {axis for axis, _ in {*candidate.mesh.items()} ^ {*measured.mesh.items()}}
         return key == measured_key and len(resized_axes) <= 1
 
@@ -193,7 +202,7 @@ def _read_parts(measured: Measurement) -> dict[str, float]:
 
 def _choose_measured_devices(measured: Measurement, compiler: CandidateCompiler) -> tuple[DescribedDevice, ...]:
     devices = choose_whole_machine(measured.devices)
-    kind, planned_kind = (each[0].topology.hardware for each in (devices, compiler.devices))
+    kind, planned_kind = devices[0].topology.hardware, compiler.devices[0].topology.hardware
     if kind != planned_kind:
         raise ValueError(
             f"`measured` is of '{kind}', but the plan is for '{planned_kind}', of which it says nothing; measure the "
@@ -210,16 +219,17 @@ def _screen_measured(
     compiler: CandidateCompiler,
 ) -> Prospect:
     """Returns the measured candidate with its step."""
-    if measured.policy and measured.policy not in (policies or {}):
-        known = [*(policies or {})]
+    policies = policies or {}
+    if measured.policy and measured.policy not in policies:
         raise ValueError(
-            f"`measured` has the policy {measured.policy!r}{suggest_name(measured.policy, known)}; `policies` has "
-            f"{', '.join(known) or 'none'}"
+            f"`measured` has the policy {measured.policy!r}{suggest_name(measured.policy, [*policies])}; `policies` "
+            f"has {', '.join(policies) or 'none'}"
         )
-    chosen_policies = {measured.policy: (policies or {})[measured.policy]} if measured.policy else None
-    options, sizes = ({name: (value,) for name, value in each.items()} for each in (measured.options, measured.sizes))
-    measured_args = args if measured.args is None else tuple(measured.args)
-    [variant] = list_variants(fn, measured_args, chosen_policies, options or None, collections.Counter(), sizes or None)
+    policy = {measured.policy: policies[measured.policy]} if measured.policy else None
+    options = {name: (value,) for name, value in measured.options.items()}
+    sizes = {name: (size,) for name, size in measured.sizes.items()}
+    args = args if measured.args is None else tuple(measured.args)
+    [variant] = list_variants(fn, args, policy, options or None, collections.Counter(), sizes or None)
     program = variant.named_program
     fixed = {"mesh": measured.mesh, "compute": measured.compute, "parameters": measured.parameters}
     parsed = parse_fixed(fixed, (*program.parameter_names, *program.data_names), len(compiler.devices), "measured")
