@@ -278,6 +278,15 @@ def test_candidates_are_valid():
     assert "data 2 x model 4; batch over data; mlp over model; stored with embed over data" in texts
 
 
+def test_parameters_are_stored_over_the_mesh_axis_of_positions_too():
+    program = trace_named_program(multiply, (make_shape(embed=EMBED, mlp=MLP), make_shape(batch=8, pos=8, embed=EMBED)))
+    names = ("embed", "mlp", "batch", "pos")
+    texts = {str(one) for one in list_candidates(program, 8, parse_fixed(None, names, 8), collections.Counter())}
+    assert "data 4 x model 2; batch over data; pos over model; stored with mlp over data and model" in texts
+    assert "data 4 x model 2; batch over data; pos over model; stored with mlp over data" in texts
+    assert not any("mlp over model" in text and "over data and model" in text for text in texts)
+
+
 def test_too_many_candidates_are_refused(monkeypatch):
     monkeypatch.setattr("axonym.planner._search._search_space._MOST_CANDIDATES", 100)
     weights = [make_shape(**{f"h{at}": 8, f"h{at + 1}": 8}) for at in range(9)]

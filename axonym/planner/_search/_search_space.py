@@ -1,8 +1,9 @@
 """The candidates of a plan: meshes that a machine has, and the mappings of named axes that a program permits.
 
 A mesh has up to three axes: `replica` and `data`, over which the batch is sharded, and `model`. Parameters are stored
-over `data` too, so that `replica` has copies of them. While computing, any set of axes can be sharded over `model` of
-which no two are in one array. `fixed` replaces any of these choices.
+over `data` too, so that `replica` has copies of them, and over `model` where that shards axes of the data alone. While
+computing, any set of axes can be sharded over `model` of which no two are in one array. `fixed` replaces any of these
+choices.
 """
 
 import collections
@@ -275,20 +276,25 @@ def _list_compute_mappings(
 def _list_parameter_mappings(
     named_program: NamedProgram, compute: Assignment, batch_axes: MeshAxes, fixed: Fixed
 ) -> Iterator[Assignment]:
-    """Yields mappings between steps: that for computing, alone and with further axes over the last of `batch_axes`."""
+    """Yields mappings between steps: that for computing, alone and with further axes over the last of `batch_axes`.
+
+    If no parameter is sharded over the mesh axes of further axes of the data, such as positions, they store these, too.
+    """
     base = {**compute, **fixed.parameters}
     yield base
-    if not batch_axes:
-        return
-    storage_axis = batch_axes[-1]  # `data`; over `replica` there are copies
+    storage_axes = batch_axes[-1:]  # `data`; over `replica` there are copies
+    data_axes = _list_mesh_axes({name: compute.get(name, ()) for name in named_program.data_names})
+    used_axes = _list_mesh_axes({name: base.get(name, ()) for name in named_program.parameter_names})
+    further_axes = tuple(sorted(data_axes - used_axes - {*batch_axes}))
     arrays = _list_stored_arrays(named_program)
-    sharded = {name for name, mesh_axes in base.items() if storage_axis in mesh_axes}
-    # An array has each mesh axis once.
-    beside_sharded = {name for array in arrays if sharded & array for name in array}
-    unavailable = {*named_program.looped, *fixed.parameters, *beside_sharded}
-    free = [name for name in named_program.parameter_names if not base.get(name) and name not in unavailable]
-    for names in _list_largest_apart(free, arrays):
-        yield {**base, **dict.fromkeys(names, (storage_axis,))}
+    for mesh_axes in dict.fromkeys((storage_axes, (*storage_axes, *further_axes))):
+        sharded = {name for name, name_axes in base.items() if set(mesh_axes) & set(name_axes)}
+        # An array has each mesh axis once.
+        beside_sharded = {name for array in arrays if sharded & array for name in array}
+        unavailable = {*named_program.looped, *fixed.parameters, *beside_sharded}
+        free = [name for name in named_program.parameter_names if not base.get(name) and name not in unavailable]
+        for names in _list_largest_apart(free, arrays) if mesh_axes else []:
+            yield {**base, **dict.fromkeys(names, mesh_axes)}
 
 
 def _list_stored_arrays(named_program: NamedProgram) -> frozenset[frozenset[str]]:
