@@ -32,6 +32,7 @@ from ._reports._communication import (
     communication_report as communication_report,
 )
 from ._reports._memory import MemoryReport as MemoryReport, assert_fits as assert_fits, memory_report as memory_report
+from ._search._calibration import Measurement as Measurement
 from ._search._plan_search import plan as plan
 from ._step_time._step_time import StepTime as StepTime, estimate_step_time as estimate_step_time
 from ._step_time._timeline import Timeline as Timeline, TimelineEvent as TimelineEvent

@@ -9,6 +9,7 @@ import pytest
 
 from axonym.planner import Candidate, Evaluation, StepTime, get_hardware
 from axonym.planner._search._best_candidates import ComputingSpeed, compile_best
+from axonym.planner._search._calibration import Calibration
 from axonym.planner._search._candidate_compiler import SearchProgress
 from axonym.planner._search._published_flags import find_published_flags
 from axonym.planner._search._screening import Prospect
@@ -277,6 +278,30 @@ def test_computing_is_as_slow_as_that_of_timed_candidates():
     assert speed.scale(timed[0][0]) == timed[0][0]
     assert speed.scale(first.estimate).time.compute == pytest.approx(2.0)
     assert speed.scale(third.estimate).time.compute == pytest.approx(3.0 * third.estimate.time.compute)
+
+
+def test_the_fastest_candidate_is_that_of_calibrated_times():
+    waits, computes = make_prospect("a", 1, 1.0), make_prospect("b", 2, 1.3)
+    seconds = {"a": 1.0, "b": 0.5}
+    timed = []
+    for factors in ({"wait": 1.0}, {"wait": 0.5}):
+        compiler = Compiler(seconds, seconds)
+        calibration = Calibration(dataclasses.replace(waits.estimate, stage="timed"), waits, factors, ())
+        log = SearchProgress(False, time.monotonic(), None)
+        compile_best([waits, computes], compiler, log, calibration=calibration)
+        timed.append([call for call in compiler.calls if "!" in call])
+    assert timed == [["b!"], ["a!"]]
+
+
+def test_the_measured_candidate_tells_the_speed_until_others_are_timed():
+    first, second = PROSPECTS[:2]
+    slow = dataclasses.replace(first.estimate.time, compute=3.0)
+    measured = dataclasses.replace(first.estimate, stage="timed", time=slow)
+    calibration = Calibration(measured, first, {"step": 1.5}, ())
+    speed = ComputingSpeed.measure([], calibration)
+    assert speed.scale(second.estimate).time.compute == pytest.approx(1.5 * 3.0 * second.estimate.time.compute)
+    speed = ComputingSpeed.measure([(dataclasses.replace(second.estimate, stage="timed"), second)], calibration)
+    assert speed.scale(second.estimate).time.compute == pytest.approx(1.5 * second.estimate.time.compute)
 
 
 @pytest.mark.parametrize(("factor", "waiting"), [(1.5, 0.0), (1.1, 0.1), (1.0, 0.2), (0.5, 0.7)])

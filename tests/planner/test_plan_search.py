@@ -79,13 +79,6 @@ SQUARE = make_shape(embed=EMBED, mlp=EMBED)
 DATA = {"mesh": {"data": 4}, "compute": {"batch": "data"}}
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """The compiled programs of all workers of a run, of which each would otherwise compile the same ones."""
-    folder = tmp_path_factory.getbasetemp()
-    return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "planned"
-
-
 @pytest.fixture
 def make_plan(cache):
     return functools.partial(nym.planner.plan, train_step, make_model(), X, devices="cpu:4", cache=cache)

@@ -197,6 +197,16 @@ def choose_devices(devices: Any) -> tuple[DescribedDevice, ...]:
     return described
 
 
+def choose_whole_machine(devices: Any) -> tuple[DescribedDevice, ...]:
+    """Returns what `choose_devices` does if these are all devices of a machine, and raises a ValueError if not."""
+    described = choose_devices(devices)
+    topology = described[0].topology
+    if len(described) != count_devices(topology):
+        whole = f"the {count_devices(topology)} devices of '{topology}'"
+        raise ValueError(f"`devices` are {len(described)} of {whole}; a plan is for all")
+    return described
+
+
 def _parse_description(description: str) -> tuple[Hardware, int | None, tuple[int, ...]]:
     """Returns the hardware, the number of slices if the description has it, and the sizes of one."""
     if not isinstance(description, str):

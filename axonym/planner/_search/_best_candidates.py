@@ -2,7 +2,7 @@
 
 import collections
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 from ...report._format import format_count
 from .._plan._candidate import CandidateKey, Evaluation
 from .._step_time._step_time import StepTime, format_seconds
+from ._calibration import Calibration
 from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._nearest_fits import describe_nearest_fits
 from ._published_flags import PublishedFlags
@@ -33,6 +34,7 @@ def compile_best(
     compiler: CandidateCompiler,
     log: SearchProgress,
     published_flags: Sequence[PublishedFlags] = (),
+    calibration: Calibration | None = None,
 ) -> list[tuple[Evaluation, Prospect]]:
     """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted.
 
@@ -41,7 +43,7 @@ def compile_best(
     """
     groups = _group_prospects(prospects)
     searches = [
-        _Search(group, compiler, log, (number / len(groups), (number + 1) / len(groups)))
+        _Search(group, compiler, log, (number / len(groups), (number + 1) / len(groups)), calibration)
         for number, group in enumerate(groups)
     ]
     try:
@@ -78,51 +80,56 @@ def _group_prospects(prospects: Sequence[Prospect]) -> list[list[Prospect]]:
 
 @dataclass(frozen=True)
 class ComputingSpeed:
-    """How many times as long timed candidates compute as was screened.
+    """How many times as long timed candidates compute as was screened, and measured ones take as was predicted.
 
     XLA's estimates exceed the operations at the peak of the device. Without that factor, candidates that are timed
     would look slow beside the others.
 
     Attributes:
         factors: The factor of each timed candidate, by the way in which it computes.
+        calibration: What a measured step says of all times, if there is one.
     """
 
     factors: dict[CandidateKey, float]
+    calibration: Calibration | None = None
 
     @staticmethod
-    def measure(results: Iterable[tuple[Evaluation, Prospect]]) -> "ComputingSpeed":
-        """Returns the speed of the candidates that are timed."""
+    def measure(
+        results: Iterable[tuple[Evaluation, Prospect]], calibration: Calibration | None = None
+    ) -> "ComputingSpeed":
+        """Returns the speed of the candidates that are timed; if none is yet, that of the measured one."""
+        timed = [(evaluation, prospect) for evaluation, prospect in results if evaluation.stage == "timed"]
+        if not timed and calibration is not None and calibration.predicted.stage == "timed":
+            timed = [(calibration.predicted, calibration.prospect)]
         factors: dict[CandidateKey, float] = {}
-        for evaluation, prospect in results:
-            if evaluation.stage == "timed":
-                seconds = evaluation.time.compute + evaluation.time.attention
-                factors[evaluation.candidate.key.computing] = seconds / prospect.estimate.time.compute
-        return ComputingSpeed(factors)
+        for evaluation, prospect in timed:
+            seconds = evaluation.time.compute + evaluation.time.attention
+            factors[evaluation.candidate.key.computing] = seconds / prospect.estimate.time.compute
+        return ComputingSpeed(factors, calibration)
 
     def scale(self, evaluation: Evaluation) -> Evaluation:
-        """Returns an evaluation whose computing is from operations as slow as a timed one.
+        """Returns an evaluation whose computing is from operations as slow as a timed one, and which is calibrated.
 
         The factor is that of a timed candidate which computes in the same way, or else the median of the factors with
         the same sizes, which differ little in a large step, or of all.
         """
-        if not self.factors:
-            return evaluation
         sizes = evaluation.candidate.key.sizes
         of_same_sizes = [factor for key, factor in self.factors.items() if key.sizes == sizes]
-        return self._scale(evaluation, float(np.median(of_same_sizes or [*self.factors.values()])))
+        return self._scale(evaluation, lambda factors: np.median(of_same_sizes or factors))
 
     def scale_at_best(self, evaluation: Evaluation) -> Evaluation:
         """Returns the same for the shortest time that is expected of a candidate whose factor is not known.
 
         Timed candidates may have large factors, such as those whose products wait for collectives within them.
         """
-        return self._scale(evaluation, min(_BEST_SLOWDOWN, *self.factors.values())) if self.factors else evaluation
+        return self._scale(evaluation, lambda factors: min(_BEST_SLOWDOWN, *factors))
 
-    def _scale(self, evaluation: Evaluation, unknown_factor: float) -> Evaluation:
-        if evaluation.stage == "timed":
-            return evaluation
-        factor = self.factors.get(evaluation.candidate.key.computing, unknown_factor)
-        return replace(evaluation, time=_scale_computing(evaluation.time, factor))
+    def _scale(self, evaluation: Evaluation, choose_factor: Callable[[list[float]], Any]) -> Evaluation:
+        if evaluation.stage != "timed" and self.factors:
+            unknown_factor = float(choose_factor([*self.factors.values()]))
+            factor = self.factors.get(evaluation.candidate.key.computing, unknown_factor)
+            evaluation = replace(evaluation, time=_scale_computing(evaluation.time, factor))
+        return evaluation if self.calibration is None else self.calibration.scale(evaluation)
 
 
 def _scale_computing(time: StepTime, factor: float) -> StepTime:
@@ -158,8 +165,10 @@ class _Search:
         compiler: CandidateCompiler,
         log: SearchProgress,
         budget_share: tuple[float, float],
+        calibration: Calibration | None,
     ) -> None:
-        self._prospects, self._compiler, self._log, self._budget_share = prospects, compiler, log, budget_share
+        self._prospects, self._compiler, self._log = prospects, compiler, log
+        self._budget_share, self._calibration = budget_share, calibration
         self._has_timing = compiler.hardware.platform == "tpu"  # programs for others are compiled with code at once
         self._untimeable: set[CandidateKey] = set()
         # By mesh and settings, the time of a timed candidate divided by what was expected of it.
@@ -187,7 +196,7 @@ class _Search:
 
     def _compile(self, limit: int) -> None:
         """Compiles the best candidates until there are `limit` results; one that fails counts as half a result."""
-        speed = ComputingSpeed.measure(self.results.values())
+        speed = self._measure_speed()
         times = [speed.scale(evaluation).cost for evaluation, _ in self.results.values() if evaluation.is_usable]
         best = min(times, default=math.inf)
         queue = self._rank_prospects(speed)
@@ -230,6 +239,9 @@ class _Search:
             self.results[candidate.key] = evaluation, prospect
             if evaluation.is_usable:
                 return
+
+    def _measure_speed(self) -> ComputingSpeed:
+        return ComputingSpeed.measure(self.results.values(), self._calibration)
 
     def _rank_prospects(self, speed: ComputingSpeed) -> list[_Expected]:
         """Returns the candidates that are not compiled, with their times at a speed, the most promising first."""
@@ -333,11 +345,13 @@ class _Search:
                 self._untimeable.add(key)
             else:
                 self.results[key] = timed, prospect
-                expected = ComputingSpeed.measure(self.results.values()).scale(evaluation).time.total
-                self._slowdowns[key.mesh_and_settings] = timed.time.total / expected
+                speed = self._measure_speed()
+                expected = speed.scale(evaluation).time.total
+                self._slowdowns[key.mesh_and_settings] = speed.scale(timed).time.total / expected
 
     def try_flags(self, flags: PublishedFlags) -> None:
         """Compiles the best candidate with flags of XLA, for its times."""
+        speed = self._measure_speed()
         timed = [
             (evaluation, prospect)
             for evaluation, prospect in self.results.values()
@@ -347,7 +361,7 @@ class _Search:
             reason = "the budget was used up" if timed else "no candidate was timed"
             self._log.note(f"flags {flags.name!r} were not tried, since {reason}")
             return
-        evaluation, prospect = min(timed, key=lambda result: (result[0].cost, result[0].candidate.key))
+        evaluation, prospect = min(timed, key=lambda result: (speed.scale(result[0]).cost, result[0].candidate.key))
         known = replace(prospect.estimate, candidate=replace(evaluation.candidate, flags=flags.name))
         self._log.show(f"timing {known.candidate}")
         compiler = replace(self._compiler, compiler_options=flags.options)
@@ -359,14 +373,14 @@ class _Search:
 
         That is None if no candidate can be faster than the best timed one by `_TIMED_GAIN`.
         """
-        speed = ComputingSpeed.measure(self.results.values())
+        speed = self._measure_speed()
 
         expected_costs: dict[CandidateKey, float] = {}
         least_costs: dict[CandidateKey, float] = {}
         best_cost = math.inf  # of timed candidates
         for key, (evaluation, _) in self.results.items():
             if evaluation.stage == "timed" and evaluation.is_usable:
-                best_cost = min(best_cost, evaluation.cost)
+                best_cost = min(best_cost, speed.scale(evaluation).cost)
             elif evaluation.is_usable and key not in self._untimeable:
                 slowdown = self._slowdowns.get(key.mesh_and_settings, 1.0)
                 expected_costs[key] = slowdown * speed.scale(evaluation).cost

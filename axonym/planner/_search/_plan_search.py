@@ -18,12 +18,13 @@ from ...partitioning.jit._named_jit import NamedJit
 from ...report._format import format_bytes
 from .._compiler._compile_cache import choose_cache_folder
 from .._compiler._compiler_process import find_versions
-from .._machine._described_devices import DescribedDevice, choose_devices, count_devices
+from .._machine._described_devices import DescribedDevice, choose_whole_machine
 from .._machine._hardware import get_hardware
 from .._plan._candidate import Candidate, Evaluation
 from .._plan._plan import Plan
 from .._program._named_program import NamedProgram
 from ._best_candidates import ComputingSpeed, compile_best
+from ._calibration import Calibration, Measurement, calibrate
 from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._published_flags import PUBLISHED, PublishedFlags, describe_flags, find_published_flags
 from ._saved_names import AUTO, RECOMPUTE_LAYERS, describe_policy, propose_policies
@@ -45,6 +46,7 @@ def plan(
     options: Mapping[str, Sequence[Any]] | None = None,
     sizes: Mapping[str, Sequence[int]] | None = None,
     serve: str | None = None,
+    measured: Measurement | None = None,
     top: int = 3,
     budget: float | None = None,
     compiler_options: Mapping[str, Any] | Literal["published"] | None = None,
@@ -77,6 +79,9 @@ def plan(
         serve: The axis of the sequences, such as `"batch"`, if the step serves a model: decodes tokens or reads
             prompts. Each combination of `sizes` has a search of its own then, and candidates are ranked by the seconds
             for each sequence.
+        measured: What a step took that you ran, with one sharding and on as many such devices as you have. Times are
+            scaled by how many times as long as predicted it took, as a whole or part by part, which a note has. See
+            [Planning](../planning.md#calibrate-with-your-own-machine).
         top: How many candidates to print with all their parts.
         budget: Seconds, above 0, after which no further candidate is compiled.
         compiler_options: Options of XLA, for all candidates. `"published"` compiles the best candidate with each set of
@@ -110,11 +115,8 @@ def plan(
     _check_request(fn, top, budget)
     choose_cache_folder(cache)  # raises an error before the search
     plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn  # without mappings of its own
-    described = choose_devices(devices)
+    described = choose_whole_machine(devices)
     topology = described[0].topology
-    if len(described) != count_devices(topology):
-        whole = f"the {count_devices(topology)} devices of '{topology}'"
-        raise ValueError(f"`devices` are {len(described)} of {whole}; a plan is for all")
     has_compiler = get_hardware(topology.hardware).has_compiler
     versions = find_versions(topology) if has_compiler else {}
     published_flags: Mapping[str, PublishedFlags] = {}
@@ -127,11 +129,13 @@ def plan(
         [variant, *_] = list_variants(plain, args, RECOMPUTE_LAYERS, options, collections.Counter(), sizes)
         [prospect, *_] = _screen_candidates([variant], compiler, fixed, collections.Counter())
         policies = proposed = propose_policies(prospect, compiler.hardware, compiler.make_link_model)
-    variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes), serve)
-    prospects = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
-    results = compile_best(prospects, compiler, log, [*published_flags.values()]) if has_compiler else []
-    ranked, best_as_screened = _rank_evaluations(prospects, results)
+    calibration = None if measured is None else calibrate(measured, plain, args, policies, compiler, log)
+    variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes), serve)
+    prospects = _screen_candidates(variants, compiler, fixed, pruned, calibration)
+    flags_to_try = [*published_flags.values()]
+    results = compile_best(prospects, compiler, log, flags_to_try, calibration) if has_compiler else []
+    ranked, best_as_screened = _rank_evaluations(prospects, results, calibration)
     pruned[_LESS_PROMISING] += len(prospects) - len(ranked)
     best = ranked[0].candidate
     if best.flags:
@@ -140,6 +144,7 @@ def plan(
     choice_notes += map(describe_flags, published_flags.values())
     if (copied := ranked[0].memory.get("results", 0)) and copied >= ranked[0].memory.get("cache", math.inf) / 2:
         choice_notes.append(f"results take {format_bytes(copied)} beside the cache; donate the cache that they replace")
+    choice_notes += () if calibration is None else calibration.notes
     return Plan(
         evaluations=ranked,
         topology=topology,
@@ -197,6 +202,7 @@ def _screen_candidates(
     compiler: CandidateCompiler,
     fixed: Any,
     pruned: "collections.Counter[str]",
+    calibration: Calibration | None = None,
 ) -> list[Prospect]:
     """Returns estimates of candidates, the most promising first; counts those that are left out, by reason."""
     prospects: list[Prospect] = []
@@ -219,7 +225,8 @@ def _screen_candidates(
     if not prospects:
         reason = explain_no_candidate(named_program, devices, parsed, pruned)
         raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
-    return sorted(prospects, key=lambda prospect: prospect.sort_key)
+    speed = ComputingSpeed({}, calibration)
+    return sorted(prospects, key=lambda prospect: prospect._replace(estimate=speed.scale(prospect.estimate)).sort_key)
 
 
 def _choose_promising(prospects: Sequence[Prospect]) -> list[Candidate]:
@@ -233,7 +240,9 @@ def _choose_promising(prospects: Sequence[Prospect]) -> list[Candidate]:
 
 
 def _rank_evaluations(
-    prospects: Sequence[Prospect], results: Sequence[tuple[Evaluation, Prospect]]
+    prospects: Sequence[Prospect],
+    results: Sequence[tuple[Evaluation, Prospect]],
+    calibration: Calibration | None,
 ) -> tuple[tuple[Evaluation, ...], Evaluation | None]:
     """Returns compiled candidates and alternatives, the best first, and what screening says of the best.
 
@@ -242,7 +251,7 @@ def _rank_evaluations(
     """
     evaluations = [evaluation for evaluation, _ in results]
     evaluations += _list_alternatives(prospects, evaluations)
-    speed = ComputingSpeed.measure(results)
+    speed = ComputingSpeed.measure(results, calibration)
     ranked = tuple(sorted(map(speed.scale, evaluations), key=_make_sort_key))
     for evaluation, prospect in results:
         if evaluation.candidate.key == ranked[0].candidate.key:

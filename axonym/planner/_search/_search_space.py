@@ -43,8 +43,8 @@ class Fixed:
     parameters: Mapping[str, MeshAxes]
 
 
-def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: int) -> Fixed:
-    """Returns what `fixed` of `plan` says.
+def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: int, argument: str = "fixed") -> Fixed:
+    """Returns what `fixed` of `plan` says; errors have the name of the argument.
 
     Raises:
         TypeError: If it is not a mapping of mappings.
@@ -62,14 +62,14 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
             raise ValueError(f"`fixed` has no {key!r}{suggest_name(key, keys)}; it takes {', '.join(keys)}")
     mesh = dict(fixed["mesh"]) if "mesh" in fixed else None
     if mesh is not None and not all(isinstance(size, int) for size in mesh.values()):
-        raise TypeError(f"`fixed` has the mesh {mesh}; sizes of mesh axes are integers")
+        raise TypeError(f"`{argument}` has the mesh {mesh}; sizes of mesh axes are integers")
     if mesh is not None and (min(mesh.values(), default=1) < 1 or math.prod(mesh.values()) != devices):
         raise ValueError(
-            f"the fixed mesh {mesh} has {math.prod(mesh.values())} devices, but there are {devices}; name all of its "
-            "axes, with sizes of 1 or more"
+            f"the {argument} mesh {mesh} has {math.prod(mesh.values())} devices, but there are {devices}; name all "
+            "of its axes, with sizes of 1 or more"
         )
-    compute = _parse_mapping(fixed.get("compute", {}), names, mesh)
-    return Fixed(mesh, compute, _parse_mapping(fixed.get("parameters", {}), names, mesh))
+    compute = _parse_mapping(fixed.get("compute", {}), names, mesh, argument)
+    return Fixed(mesh, compute, _parse_mapping(fixed.get("parameters", {}), names, mesh, argument))
 
 
 def list_candidates(
@@ -157,30 +157,30 @@ def _format_named_sizes(named_program: NamedProgram, names: Collection[str]) -> 
 
 
 def _parse_mapping(
-    mapping: Mapping[str, Any], names: Sequence[str], mesh: Mapping[str, int] | None
+    mapping: Mapping[str, Any], names: Sequence[str], mesh: Mapping[str, int] | None, argument: str
 ) -> dict[str, MeshAxes]:
     axes = tuple(mesh) if mesh is not None else (REPLICA, DATA, MODEL)
     assignment: dict[str, MeshAxes] = {}
     for name, value in mapping.items():
         if not isinstance(name, str):
             example = getattr(name, "name", names[0])
-            raise TypeError(f"`fixed` has {name!r}; give the name of an axis, such as {example!r}")
+            raise TypeError(f"`{argument}` has {name!r}; give the name of an axis, such as {example!r}")
         if name not in names:
             raise ValueError(
-                f"`fixed` has the axis {name!r}, which no argument has{suggest_name(name, names)}; there are "
+                f"`{argument}` has the axis {name!r}, which no argument has{suggest_name(name, names)}; there are "
                 f"{', '.join(names)}"
             )
         mesh_axes = get_entry_axes(value) if isinstance(value, str | tuple | list | None) else (value,)
         if not all(isinstance(axis, str) for axis in mesh_axes):
-            raise TypeError(f"`fixed` has {value!r} for {name!r}; give a mesh axis, a tuple of them, or None")
+            raise TypeError(f"`{argument}` has {value!r} for {name!r}; give a mesh axis, a tuple of them, or None")
         if len(mesh_axes) != len(set(mesh_axes)):
-            raise ValueError(f"`fixed` has {name!r} over {mesh_axes}; give each mesh axis once")
+            raise ValueError(f"`{argument}` has {name!r} over {mesh_axes}; give each mesh axis once")
         for axis in mesh_axes:
             if axis not in axes:
                 hint = "" if mesh is not None else ", or those of a `mesh` that is fixed too"
                 raise ValueError(
-                    f"`fixed` has {name!r} over {axis!r}, which is no mesh axis{suggest_name(axis, axes)}; there are "
-                    f"{', '.join(axes)}{hint}"
+                    f"`{argument}` has {name!r} over {axis!r}, which is no mesh axis{suggest_name(axis, axes)}; there "
+                    f"are {', '.join(axes)}{hint}"
                 )
         assignment[name] = mesh_axes
     return assignment
@@ -228,7 +228,7 @@ def _list_assignments(
             elif fixed.mesh is None and not _uses_every_mesh_axis(mesh, compute, parameters):
                 pruned[_UNUSED] += 1
             else:
-                yield Candidate(mesh, _drop_unsharded(compute), _drop_unsharded(parameters))
+                yield Candidate(mesh, drop_unsharded(compute), drop_unsharded(parameters))
 
 
 def _find_obstacle(
@@ -357,6 +357,6 @@ def _uses_every_mesh_axis(mesh: Mapping[str, int], compute: Assignment, paramete
     return _list_mesh_axes(compute, parameters) == set(mesh) and (REPLICA not in mesh or DATA in stored)
 
 
-def _drop_unsharded(mapping: Assignment) -> dict[str, MeshAxes]:
+def drop_unsharded(mapping: Assignment) -> dict[str, MeshAxes]:
     """Returns the mapping without the axes that are not sharded, in the order of their names."""
     return {name: mapping[name] for name in sorted(mapping) if mapping[name]}
