@@ -1,5 +1,6 @@
 """`compile_best`: which candidates are compiled and timed, with a compiler that only looks up times."""
 
+import collections
 import dataclasses
 import sys
 import time
@@ -129,6 +130,21 @@ def test_other_meshes_are_compiled_before_more_candidates_of_one(most, monkeypat
     compiler.hardware = get_hardware("h100")
     search([*PROSPECTS, make_prospect("x", 16, 0.5, fits=False)], compiler)
     assert compiler.calls == ([*"aebf"] if most == 1 else [*"abcd"])
+
+
+def test_steps_that_serve_are_searched_for_each_size():
+    """The searches share how many are compiled and timed; with 64 sequences no arguments fit."""
+    prospects = []
+    for prospect in PROSPECTS:
+        for count in (8, 16, 32, 64):
+            candidate = dataclasses.replace(prospect.estimate.candidate, sizes={"batch": count})
+            changes = {"candidate": candidate, "sequences": count, "fits": count < 64}
+            prospects.append(prospect._replace(estimate=dataclasses.replace(prospect.estimate, **changes)))
+    log = SearchProgress(False, time.monotonic(), None)
+    found = [one for one, _ in compile_best(prospects, Compiler(EVEN, EVEN), log)]  # pyright: ignore
+    stages = collections.Counter((one.sequences, one.stage) for one in found)
+    assert stages == {(count, stage): n for count in (8, 16, 32) for stage, n in (("timed", 1), ("compiled", 4))}
+    assert {one.cost for one in found if one.stage == "timed"} == {2 / 8, 2 / 16, 2 / 32}
 
 
 def test_candidates_that_fail_do_not_count_for_their_mesh(monkeypatch):

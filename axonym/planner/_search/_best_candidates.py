@@ -43,8 +43,7 @@ def compile_best(
     """
     groups = _group_prospects(prospects)
     searches = [
-        _Search(group, compiler, log, (number / len(groups), (number + 1) / len(groups)), calibration)
-        for number, group in enumerate(groups)
+        _Search(group, compiler, log, (number, len(groups)), calibration) for number, group in enumerate(groups)
     ]
     try:
         for search in searches:
@@ -153,7 +152,13 @@ class _Expected(NamedTuple):
 
 
 class _Search:
-    """Compiles candidates and times the best of them, in a part of the budget.
+    """Compiles candidates and times the best of them.
+
+    Args:
+        prospects: The candidates.
+        compiler: The compiler for the machine.
+        log: The progress.
+        turn: The number of this search, and how many there are, which share the budget and its limits.
 
     Attributes:
         results: What is known of each candidate that was compiled, by its key, and the prospect that it was.
@@ -164,11 +169,12 @@ class _Search:
         prospects: Sequence[Prospect],
         compiler: CandidateCompiler,
         log: SearchProgress,
-        budget_share: tuple[float, float],
+        turn: tuple[int, int],
         calibration: Calibration | None,
     ) -> None:
         self._prospects, self._compiler, self._log = prospects, compiler, log
-        self._budget_share, self._calibration = budget_share, calibration
+        self._turn, self._calibration = turn, calibration
+        self._most_compiled = min(_MOST_COMPILED, max(_FIRST_COMPILED, _MOST_COMPILED // turn[1]))
         self._has_timing = compiler.hardware.platform == "tpu"  # programs for others are compiled with code at once
         self._untimeable: set[CandidateKey] = set()
         # By mesh and settings, the time of a timed candidate divided by what was expected of it.
@@ -183,16 +189,16 @@ class _Search:
         if self._has_timing:
             self._compile(_FIRST_COMPILED)
             self._time(1)  # the others are ranked with its speed
-        self._compile(_MOST_COMPILED)
+        self._compile(self._most_compiled)
         if self.results and not any(evaluation.fits for evaluation, _ in self.results.values()):
             self._compile_smallest()
         if self._has_timing:
-            self._time(_MOST_TIMED - 1)
+            self._time(max(1, _MOST_TIMED // self._turn[1]) - 1)
 
     def _has_used(self, part: float = 1.0) -> bool:
         """Returns whether a part of the budget of this search is used up."""
-        start, end = self._budget_share
-        return self._log.has_used(start + part * (end - start))
+        number, count = self._turn
+        return self._log.has_used((number + part) / count)
 
     def _compile(self, limit: int) -> None:
         """Compiles the best candidates until there are `limit` results; one that fails counts as half a result."""
@@ -212,7 +218,7 @@ class _Search:
             queue = [other for other in queue if other is not expected]
             prospect = expected.prospect
             number = len(self.results) + 1
-            total = max(number, min(len(self._prospects), _MOST_COMPILED))
+            total = max(number, min(len(self._prospects), self._most_compiled))
             of_what = " a sample" if prospect.estimate.candidate.sizes else ""
             of_what = " a sequence" if prospect.estimate.sequences else of_what
             best_so_far = f", best {format_seconds(best)}{of_what}" if math.isfinite(best) else ""
