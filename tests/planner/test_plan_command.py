@@ -231,7 +231,9 @@ def test_sizes_of_the_data_are_tried(steps, capsys):
     command = [f"{steps}:make_plain", "--devices", "cpu:8", "--fixed", "mesh.data=8", "--budget", "0.000001"]
     assert run_command([*command, "--sizes", "batch=64,128"]) == 3  # since nothing is compiled
     printed = capsys.readouterr().out
-    assert "batch of 64" in printed and "batch of 128" in printed
+    assert "batch of 64" in printed and "batch of 128" in printed and "Best of each size" not in printed
+    run_command([*command, "--sizes", "batch=64,128", "--serve", "batch"])
+    assert "Best of each size" in capsys.readouterr().out
 
 
 def test_help_says_what_the_function_returns(capsys):
