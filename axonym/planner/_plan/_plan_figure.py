@@ -278,7 +278,7 @@ def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
         draw_bars(row + 0.3, hidden_bars, is_hidden=True)
     axes.set_yticks(range(len(steps)), _label_steps(plan, steps))
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.18 * longest / second or 1)  # with room for the time beside the longest bar
+    axes.set_xlim(0, 1.25 * longest / second or 1)  # with room for the time beside the longest bar
     axes.xaxis.set_major_formatter(f"{{x:g}} {unit}")
     axes.set(title="What a step is spent on")
     _draw_legend(axes, [*legend.values()], [*legend])
@@ -291,8 +291,7 @@ def _label_steps(plan: PlanRecord, steps: Sequence[Evaluation]) -> list[str]:
     labels: list[str] = []
     for row, (step, key) in enumerate(zip(steps, keys, strict=True)):
         lines = [f"{plan.evaluations.index(step) + 1}: {format_mesh_sizes(step.candidate)}"]
-        if settings := format_settings(step.candidate):
-            lines.append(settings)
+        lines += textwrap.wrap(format_settings(step.candidate), 32)
         namesakes = [parts for index, parts in enumerate(shardings) if keys[index] == key and index != row]
         if namesakes:
             differing = [part for part in shardings[row] if not all(part in parts for parts in namesakes)]
