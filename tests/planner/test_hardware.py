@@ -146,6 +146,12 @@ def test_cache_tells_devices_of_one_name_apart(register, monkeypatch):
             "'v9' is a TPU without `compiler_name`",
         ),
         ("h100", {"name": "b300", "bf16_flops": 0.0}, "'b300' has the bf16_flops 0.0; it is a number above 0"),
+        (
+            "v5e",
+            {"name": "fat_v5e", "hbm_available": 64 * 2**30},
+            "'fat_v5e' has 64.00 GiB as `hbm_available`, but libtpu compiles for 'v5e' with 15.75 GiB, .* give at most "
+            "16911433728 bytes, or the `compiler_name` of a TPU that has more",
+        ),
         ("tpu7x", {"name": "v9", "links_in_chip": 0}, "'v9' has 2 devices on a chip; give `links_in_chip`"),
     ],
 )

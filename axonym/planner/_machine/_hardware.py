@@ -250,7 +250,8 @@ def register_hardware(hardware: Hardware) -> None:
     Raises:
         TypeError: If it is not a `Hardware`.
         ValueError: If its name does not fit a description, is that of another device, or a figure is missing: the
-            `compiler_name` of a TPU, or the `links_in_chip` of a chip of several devices.
+            `compiler_name` of a TPU, or the `links_in_chip` of a chip of several devices; or if a TPU has more memory
+            than libtpu compiles for.
 
     Example:
         >>> import axonym as nym
@@ -280,12 +281,25 @@ def register_hardware(hardware: Hardware) -> None:
             f"{name!r} is a TPU without `compiler_name`, the name that libtpu knows; give that of the nearest one, "
             "such as 'v5e'"
         )
+    if hardware.platform == "tpu":
+        _check_memory(hardware)
     if hardware.devices_per_chip > 1 and not hardware.links_in_chip:
         raise ValueError(
             f"{name!r} has {hardware.devices_per_chip} devices on a chip; give `links_in_chip`, over how many links "
             "they exchange data"
         )
     _registered[name] = hardware
+
+
+def _check_memory(hardware: Hardware) -> None:
+    """Raises an error if a TPU has more memory than the chip that libtpu takes it for, which decides what fits."""
+    sizes = [chip.hbm_available for chip in _PRESETS if chip.compiler_name == hardware.compiler_name]
+    if sizes and hardware.hbm_available > sizes[0]:
+        raise ValueError(
+            f"{hardware.name!r} has {hardware.hbm_available / _GIB:.2f} GiB as `hbm_available`, but libtpu compiles "
+            f"for {hardware.compiler_name!r} with {sizes[0] / _GIB:.2f} GiB, and nothing larger fits; give at most "
+            f"{sizes[0]} bytes, or the `compiler_name` of a TPU that has more"
+        )
 
 
 def get_hardware(name: str) -> Hardware:
