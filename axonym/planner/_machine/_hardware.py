@@ -234,6 +234,8 @@ _FIGURES = (
     *("bf16_flops", "int8_flops", "fp8_flops", "hbm_bytes", "hbm_available", "hbm_bandwidth", "clock"),
     *("devices_per_host", "devices_per_chip", "link_bandwidth", "network_bandwidth", "host_bandwidth"),
 )
+_BANDWIDTHS = ("hbm_bandwidth", "link_bandwidth", "network_bandwidth", "host_bandwidth")
+_LEAST_BANDWIDTH = 1e6  # below it, a bandwidth was meant in MB/s or GB/s
 _registered: dict[str, Hardware] = {}
 
 
@@ -250,8 +252,8 @@ def register_hardware(hardware: Hardware) -> None:
     Raises:
         TypeError: If it is not a `Hardware`.
         ValueError: If its name does not fit a description, is that of another device, or a figure is missing: the
-            `compiler_name` of a TPU, or the `links_in_chip` of a chip of several devices; or if a TPU has more memory
-            than libtpu compiles for.
+            `compiler_name` of a TPU, or the `links_in_chip` of a chip of several devices; if a bandwidth is less than
+            a megabyte a second; or if a TPU has more memory than libtpu compiles for.
 
     Example:
         >>> import axonym as nym
@@ -276,6 +278,12 @@ def register_hardware(hardware: Hardware) -> None:
     for figure in _FIGURES:
         if not 0 < getattr(hardware, figure) < math.inf:
             raise ValueError(f"{name!r} has the {figure} {getattr(hardware, figure)!r}; it is a number above 0")
+    for figure in _BANDWIDTHS:
+        if getattr(hardware, figure) < _LEAST_BANDWIDTH:
+            raise ValueError(
+                f"{name!r} has the {figure} {getattr(hardware, figure):g}; bandwidths are in bytes a second, such as "
+                "12.5e9 for 12.5 GB/s"
+            )
     if hardware.platform == "tpu" and not hardware.compiler_name:
         raise ValueError(
             f"{name!r} is a TPU without `compiler_name`, the name that libtpu knows; give that of the nearest one, "
@@ -325,7 +333,10 @@ def get_hardware(name: str) -> Hardware:
         presets = {**HARDWARE, **_registered}
         if candidates := [device.name for device in presets.values() if device.platform == short]:
             raise ValueError(f"{short!r} does not say which {short.upper()}s; name one of {', '.join(candidates)}")
-        raise ValueError(f"no hardware {short!r}{suggest_name(short, list(presets))}; there are {', '.join(presets)}")
+        variants = [repr(preset) for preset in presets if preset.startswith(f"{short}_")]  # as of a3
+        suggestion = f"; did you mean {' or '.join(variants)}?" if variants else suggest_name(short, [*presets])
+        beginning = f"no hardware {short!r}{suggestion} There" if suggestion else f"no hardware {short!r}; there"
+        raise ValueError(f"{beginning} are {', '.join(presets)}")
     return hardware
 
 
