@@ -104,9 +104,9 @@ TIME = StepTime(
 )
 
 
-def scale(parts, time=TIME, candidate=CANDIDATE, predicted=TIME, stage="timed"):
+def scale(parts, time=TIME, candidate=CANDIDATE, predicted=TIME):
     """Returns a time as it is scaled by measured parts, and the note on these."""
-    predicted = Evaluation(CANDIDATE, stage, True, {}, {}, predicted)
+    predicted = Evaluation(CANDIDATE, "timed", True, {}, {}, predicted)
     factors, texts = find_factors(predicted, parts)
     calibration = Calibration(predicted, None, factors, ())  # pyright: ignore[reportArgumentType]
     return calibration.scale(Evaluation(candidate, "timed", True, {}, {}, time)).time, "; ".join(texts)
@@ -140,11 +140,6 @@ def test_attention_that_is_not_predicted_apart_is_computing():
     time, note = scale({"compute": 1.5, "attention": 0.3}, predicted=whole)
     assert (time.compute, time.attention) == pytest.approx((1.5, 0.3))
     assert note == "compute took 1.80 s instead of the predicted 1.20 s, and is scaled by 1.5"
-
-
-def test_a_step_that_is_not_timed_does_not_calibrate_those_that_are():
-    with pytest.raises(ValueError, match=r"`measured` is data 4 x model 2; .* measure the step on two devices or more"):
-        scale({"step": 2.0}, stage="compiled")
 
 
 @pytest.mark.parametrize(

@@ -83,17 +83,8 @@ class Calibration:
     notes: tuple[str, ...]
 
     def scale(self, evaluation: Evaluation) -> Evaluation:
-        """Returns an evaluation with longer or shorter times; the error is smaller if it is like the measured one.
-
-        Raises:
-            ValueError: If it is timed by the compiler, and the measured step is not.
-        """
+        """Returns an evaluation with longer or shorter times; the error is smaller if it is like the measured one."""
         time = evaluation.time
-        if evaluation.stage == "timed" and self.predicted.stage != "timed":
-            raise ValueError(
-                f"`measured` is {self.predicted.candidate}, of which XLA writes no times of instructions, as it does "
-                "of candidates; on GPUs it does so for programs that send, so measure the step on two devices or more"
-            )
 
         def get_factor(part: TimePart) -> float:
             return self.factors.get(_find_key(part, self.factors), 1.0)
