@@ -41,9 +41,9 @@ def test_figures_of_a_preset_agree(hardware: Hardware):
 def test_hardware_is_found_by_name_and_description():
     assert get_hardware("H100") is get_hardware("h100:32x8") is HARDWARE["h100"]
     assert nym.planner.get_hardware("v5e").hbm_available == 15.75 * 2**30
-    with pytest.raises(ValueError, match=r"no hardware 'v5x'; did you mean 'v5[ep]'\? There are v4, v5e, v5p"):
+    with pytest.raises(ValueError, match=r"no hardware 'v5x'; there are v4, v5e, v5p, .*; did you mean 'v5[ep]'\?$"):
         get_hardware("v5x:4x4")
-    with pytest.raises(ValueError, match=r"no hardware 'a3'; did you mean 'a3_high' or 'a3_mega'\? There are v4, v5e"):
+    with pytest.raises(ValueError, match=r"no hardware 'a3'; .*; did you mean 'a3_high' or 'a3_mega'\?$"):
         get_hardware("a3:4x8")
     with pytest.raises(ValueError, match="no hardware 'quantum'; there are v4, v5e"):
         get_hardware("quantum")
@@ -121,7 +121,7 @@ def test_a_registered_device_has_all_that_a_preset_has(register):
     assert name == "v4:2x2x2" and options["chip_config_name"] == "megacore" and devices[0].num_cores == 2
     assert choose_larger_devices(devices)[0].topology.slices == 2
     with pytest.raises(
-        ValueError, match=r"no hardware 'b301'; did you mean 'b300'\? There are .*, cpu, b300, v4_small"
+        ValueError, match=r"no hardware 'b301'; there are .*, cpu, b300, v4_small; did you mean 'b300'\?"
     ):
         get_hardware("b301")
 
@@ -241,7 +241,7 @@ def test_a_file_has_devices_that_no_preset_is_like(register, tmp_path):
         ("[x", ValueError, r"machines.json' cannot be read as JSON: "),
         ("[1]", ValueError, r'does not have a table for each device by its name, such as\n\{"h100_ethernet": \{"base'),
         ({"base": "h100"}, ValueError, "does not have a table for each device"),
-        ({"x": {"base": "h10"}}, ValueError, r"the base of 'x' in '.*' is not known: no hardware 'h10'; did you mean"),
+        ({"x": {"base": "h10"}}, ValueError, r"the base of 'x' in '.*' is not known: no hardware 'h10'; there are v4,"),
         ({"x": {"base": "h100", "network_bandwith": 1e9}}, ValueError,
          r"'x' in '.*' has a field 'network_bandwith' that there is not; did you mean 'network_bandwidth'\?"),
         ({"x": {"base": "h100", "watts": 700}}, ValueError,

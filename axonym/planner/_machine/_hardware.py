@@ -335,8 +335,7 @@ def get_hardware(name: str) -> Hardware:
             raise ValueError(f"{short!r} does not say which {short.upper()}s; name one of {', '.join(candidates)}")
         variants = [repr(preset) for preset in presets if preset.startswith(f"{short}_")]  # as of a3
         suggestion = f"; did you mean {' or '.join(variants)}?" if variants else suggest_name(short, [*presets])
-        beginning = f"no hardware {short!r}{suggestion} There" if suggestion else f"no hardware {short!r}; there"
-        raise ValueError(f"{beginning} are {', '.join(presets)}")
+        raise ValueError(f"no hardware {short!r}; there are {', '.join(presets)}{suggestion}")
     return hardware
 
 

@@ -185,8 +185,8 @@ def _read_parts(measured: Measurement) -> dict[str, float]:
             over_several = {f"{_WAIT} {axis}" for axis in name.removeprefix(f"{_WAIT} ").split("+")}
             if name not in names and not over_several <= waits:
                 raise ValueError(
-                    f"`measured` has seconds of {name!r}, which is no part of a step{suggest_name(name, names)}; there "
-                    f"are {', '.join(names)}"
+                    f"`measured` has seconds of {name!r}, which is no part of a step; there are {', '.join(names)}"
+                    f"{suggest_name(name, names)}"
                 )
     return parts
 
@@ -213,8 +213,8 @@ def _screen_measured(
     policies = policies or {}
     if measured.policy and measured.policy not in policies:
         raise ValueError(
-            f"`measured` has the policy {measured.policy!r}{suggest_name(measured.policy, [*policies])}; `policies` "
-            f"has {', '.join(policies) or 'none'}"
+            f"`measured` has the policy {measured.policy!r}; `policies` has {', '.join(policies) or 'none'}"
+            f"{suggest_name(measured.policy, [*policies])}"
         )
     policy = {measured.policy: policies[measured.policy]} if measured.policy else None
     options = {name: (value,) for name, value in measured.options.items()}
