@@ -182,7 +182,8 @@ def _read_policies(names: Sequence[str], policies: dict[str, Any]) -> dict[str, 
     policies = {**{name: name for name in CHECKPOINT_POLICIES}, **_POLICIES, **policies}
     for name in names:
         if name not in policies:
-            raise ValueError(f"--policy takes {', '.join(policies)}, not {name!r}{suggest_name(name, [*policies])}")
+            suggestion = "" if name == AUTO else suggest_name(name, [AUTO, *policies])
+            raise ValueError(f"--policy takes {AUTO} alone, or any of {', '.join(policies)}, not {name!r}{suggestion}")
     return {name: policies[name] for name in names}
 
 

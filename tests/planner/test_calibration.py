@@ -104,9 +104,9 @@ TIME = StepTime(
 )
 
 
-def scale(parts, time=TIME, candidate=CANDIDATE, predicted=TIME, stage="timed"):
+def scale(parts, time=TIME, candidate=CANDIDATE, predicted=TIME):
     """Returns a time as it is scaled by measured parts, and the note on these."""
-    predicted = Evaluation(CANDIDATE, stage, True, {}, {}, predicted)
+    predicted = Evaluation(CANDIDATE, "timed", True, {}, {}, predicted)
     factors, texts = find_factors(predicted, parts)
     calibration = Calibration(predicted, None, factors, ())  # pyright: ignore[reportArgumentType]
     return calibration.scale(Evaluation(candidate, "timed", True, {}, {}, time)).time, "; ".join(texts)
@@ -142,11 +142,6 @@ def test_attention_that_is_not_predicted_apart_is_computing():
     assert note == "compute took 1.80 s instead of the predicted 1.20 s, and is scaled by 1.5"
 
 
-def test_a_step_that_is_not_timed_does_not_calibrate_those_that_are():
-    with pytest.raises(ValueError, match=r"`measured` is data 4 x model 2; .* measure the step on two devices or more"):
-        scale({"step": 2.0}, stage="compiled")
-
-
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
@@ -172,7 +167,7 @@ def test_errors_are_smaller_for_candidates_like_the_measured_one(changes, error)
          "plausible, so see whether these are the seconds of one step, without compiling it, .* policy and sizes$"),
         ({"seconds": {"compute": 1e-7}}, ValueError, "a factor of 0.057; .* policy and sizes, or leave out 'compute'$"),
         ({"seconds": {"attention": 1e-6}}, ValueError, "for 'attention' where 0 s are predicted .* a factor of inf"),
-        ({"seconds": {"wait dat": 1e-6}}, ValueError, "'wait dat', which is no part of a step; .*'wait data'.*; there"),
+        ({"seconds": {"wait dat": 1e-6}}, ValueError, r"'wait dat', which is no part of a step; .*'wait data'\?$"),
         ({"seconds": {"computing": 1e-6}}, ValueError, "there are compute, attention, wait, wait data, wait for the"),
         ({"seconds": {}}, ValueError, "`measured` has no seconds; give those of a step, or of its parts"),
         ({"seconds": -1.0}, ValueError, "`measured` has -1.0 seconds of 'step'; they are above 0"),

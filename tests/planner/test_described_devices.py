@@ -129,7 +129,7 @@ def test_topology_tells_the_connected_ends():
         ("v5e:2x8", {}, r"powers of two, of which the longer is at most twice the shorter; the nearest is 'v5e:4x4'$"),
         ("v5p:4x4x6", {}, r"made of cubes of 4 x 4 x 4 chips, or a part of one; the nearest is 'v5p:4x4x8'$"),
         ("h100:4x16", {}, r"a host has at most 8 GPUs; the nearest is 'h100:8x8'$"),
-        ("v100:1x8", {}, r"no hardware 'v100'; did you mean 'h100'\?; there are v4, v5e, "),
+        ("v100:1x8", {}, r"no hardware 'v100'; there are v4, v5e, .*; did you mean 'h100'\?$"),
         ("2 slices of v5e:4x4", {}, r"no hardware '2 slices of v5e'"),
         ("2 x v5e:16x16", {"slices": 4}, r"'2 x v5e:16x16' has 2 slices, but `slices` is 4; give one of them"),
         ("2 x h100:4x8", {}, r"2 slices, which are tori of TPUs; for more of 'h100', describe 'h100:8x8'"),

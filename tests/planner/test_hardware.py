@@ -41,8 +41,12 @@ def test_figures_of_a_preset_agree(hardware: Hardware):
 def test_hardware_is_found_by_name_and_description():
     assert get_hardware("H100") is get_hardware("h100:32x8") is HARDWARE["h100"]
     assert nym.planner.get_hardware("v5e").hbm_available == 15.75 * 2**30
-    with pytest.raises(ValueError, match=r"no hardware 'v5x'; did you mean 'v5[ep]'\?; there are v4, v5e, v5p"):
+    with pytest.raises(ValueError, match=r"no hardware 'v5x'; there are v4, v5e, v5p, .*; did you mean 'v5[ep]'\?$"):
         get_hardware("v5x:4x4")
+    with pytest.raises(ValueError, match=r"no hardware 'a3'; .*; did you mean 'a3_high' or 'a3_mega'\?$"):
+        get_hardware("a3:4x8")
+    with pytest.raises(ValueError, match="no hardware 'quantum'; there are v4, v5e"):
+        get_hardware("quantum")
     with pytest.raises(TypeError, match="does not support item assignment"):
         HARDWARE["v5e"] = get_hardware("v4")  # pyright: ignore[reportIndexIssue]
 
@@ -117,7 +121,7 @@ def test_a_registered_device_has_all_that_a_preset_has(register):
     assert name == "v4:2x2x2" and options["chip_config_name"] == "megacore" and devices[0].num_cores == 2
     assert choose_larger_devices(devices)[0].topology.slices == 2
     with pytest.raises(
-        ValueError, match=r"no hardware 'b301'; did you mean 'b300'\?; there are .*, cpu, b300, v4_small"
+        ValueError, match=r"no hardware 'b301'; there are .*, cpu, b300, v4_small; did you mean 'b300'\?"
     ):
         get_hardware("b301")
 
@@ -146,6 +150,12 @@ def test_cache_tells_devices_of_one_name_apart(register, monkeypatch):
             "'v9' is a TPU without `compiler_name`",
         ),
         ("h100", {"name": "b300", "bf16_flops": 0.0}, "'b300' has the bf16_flops 0.0; it is a number above 0"),
+        (
+            "v5e",
+            {"name": "fat_v5e", "hbm_available": 64 * 2**30},
+            "'fat_v5e' has 64.00 GiB as `hbm_available`, but libtpu compiles for 'v5e' with 15.75 GiB, .* give at most "
+            "16911433728 bytes, or the `compiler_name` of a TPU that has more",
+        ),
         ("tpu7x", {"name": "v9", "links_in_chip": 0}, "'v9' has 2 devices on a chip; give `links_in_chip`"),
     ],
 )
@@ -229,11 +239,15 @@ def test_a_file_has_devices_that_no_preset_is_like(register, tmp_path):
     ("content", "error", "message"),
     [
         ("[x", ValueError, r"machines.json' cannot be read as JSON: "),
-        ("[1]", ValueError, r"does not have a table for each device by its name, such as \{'h100_ethernet': \{'base'"),
+        ("[1]", ValueError, r'does not have a table for each device by its name, such as\n\{"h100_ethernet": \{"base'),
         ({"base": "h100"}, ValueError, "does not have a table for each device"),
-        ({"x": {"base": "h10"}}, ValueError, r"the base of 'x' in '.*' is not known: no hardware 'h10'; did you mean"),
+        ({"x": {"base": "h10"}}, ValueError, r"the base of 'x' in '.*' is not known: no hardware 'h10'; there are v4,"),
         ({"x": {"base": "h100", "network_bandwith": 1e9}}, ValueError,
          r"'x' in '.*' has a field 'network_bandwith' that there is not; did you mean 'network_bandwidth'\?"),
+        ({"x": {"base": "h100", "watts": 700}}, ValueError,
+         "a field 'watts' that there is not; there are platform, device_kind, bf16_flops, .*, gpu_target$"),
+        ({"x": {"base": "h100", "network_bandwidth": 10}}, ValueError,
+         "'x' has the network_bandwidth 10; bandwidths are in bytes a second, such as 12.5e9 for 12.5 GB/s"),
         ({"x": {"base": "h100", "clock": "fast"}}, TypeError, r"'clock' of 'x' in '.*' is a number, not 'fast'"),
         ({"x": {"base": "h100", "links": 1.5}}, TypeError, r"'links' of .* is a whole number, not 1.5"),
         ({"x": {"base": "h100", "cores": True}}, TypeError, r"'cores' of .* is a whole number, not True"),
@@ -254,5 +268,9 @@ def test_a_file_that_describes_no_devices_is_refused(register, tmp_path, content
 def test_a_file_of_hardware_is_there_and_says_its_format(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no file of hardware '.*/machines.toml'"):
         nym.planner.read_hardware(tmp_path / "machines.toml")
+    with pytest.raises(
+        ValueError, match=r'by its name, such as\n\[h100_ethernet\]\nbase = "h100"\nnetwork_bandwidth ='
+    ):
+        nym.planner.read_hardware(write_hardware(tmp_path, 'base = "h100"', ".toml"))
     with pytest.raises(ValueError, match=r"a file of hardware ends in .toml or .json, .*; the path is 'machines.yaml'"):
         nym.planner.read_hardware("machines.yaml")

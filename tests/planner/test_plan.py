@@ -317,6 +317,17 @@ def test_files_of_another_version_and_missing_ones_are_errors(tmp_path):
         PLAN.to_json(tmp_path)
 
 
+def test_plan_for_devices_that_are_not_registered_is_an_error(tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    path.write_text(damage(topology={**PLAN.to_dict()["topology"], "hardware": "my_v5e"}))
+    monkeypatch.setattr("axonym.planner._machine._hardware._registered", {})
+    message = r"plan\.json' is for 'my_v5e', which is not known; register it first with `read_hardware` or `register_h"
+    with pytest.raises(ValueError, match=message):
+        read_plan(path)
+    nym.planner.register_hardware(dataclasses.replace(get_hardware("v5e"), name="my_v5e"))
+    assert "my_v5e:" in str(read_plan(path))
+
+
 def test_picture_has_marks_bars_and_the_limit(tmp_path):
     figure = PLAN.draw(tmp_path / "plan.png")
     candidates, steps = figure.axes

@@ -234,6 +234,8 @@ _FIGURES = (
     *("bf16_flops", "int8_flops", "fp8_flops", "hbm_bytes", "hbm_available", "hbm_bandwidth", "clock"),
     *("devices_per_host", "devices_per_chip", "link_bandwidth", "network_bandwidth", "host_bandwidth"),
 )
+_BANDWIDTHS = ("hbm_bandwidth", "link_bandwidth", "network_bandwidth", "host_bandwidth")
+_LEAST_BANDWIDTH = 1e6  # below it, a bandwidth was meant in MB/s or GB/s
 _registered: dict[str, Hardware] = {}
 
 
@@ -250,7 +252,8 @@ def register_hardware(hardware: Hardware) -> None:
     Raises:
         TypeError: If it is not a `Hardware`.
         ValueError: If its name does not fit a description, is that of another device, or a figure is missing: the
-            `compiler_name` of a TPU, or the `links_in_chip` of a chip of several devices.
+            `compiler_name` of a TPU, or the `links_in_chip` of a chip of several devices; if a bandwidth is less than
+            a megabyte a second; or if a TPU has more memory than libtpu compiles for.
 
     Example:
         >>> import axonym as nym
@@ -275,17 +278,36 @@ def register_hardware(hardware: Hardware) -> None:
     for figure in _FIGURES:
         if not 0 < getattr(hardware, figure) < math.inf:
             raise ValueError(f"{name!r} has the {figure} {getattr(hardware, figure)!r}; it is a number above 0")
+    for figure in _BANDWIDTHS:
+        if getattr(hardware, figure) < _LEAST_BANDWIDTH:
+            raise ValueError(
+                f"{name!r} has the {figure} {getattr(hardware, figure):g}; bandwidths are in bytes a second, such as "
+                "12.5e9 for 12.5 GB/s"
+            )
     if hardware.platform == "tpu" and not hardware.compiler_name:
         raise ValueError(
             f"{name!r} is a TPU without `compiler_name`, the name that libtpu knows; give that of the nearest one, "
             "such as 'v5e'"
         )
+    if hardware.platform == "tpu":
+        _check_memory(hardware)
     if hardware.devices_per_chip > 1 and not hardware.links_in_chip:
         raise ValueError(
             f"{name!r} has {hardware.devices_per_chip} devices on a chip; give `links_in_chip`, over how many links "
             "they exchange data"
         )
     _registered[name] = hardware
+
+
+def _check_memory(hardware: Hardware) -> None:
+    """Raises an error if a TPU has more memory than the chip that libtpu takes it for, which decides what fits."""
+    sizes = [chip.hbm_available for chip in _PRESETS if chip.compiler_name == hardware.compiler_name]
+    if sizes and hardware.hbm_available > sizes[0]:
+        raise ValueError(
+            f"{hardware.name!r} has {hardware.hbm_available / _GIB:.2f} GiB as `hbm_available`, but libtpu compiles "
+            f"for {hardware.compiler_name!r} with {sizes[0] / _GIB:.2f} GiB, and nothing larger fits; give at most "
+            f"{sizes[0]} bytes, or the `compiler_name` of a TPU that has more"
+        )
 
 
 def get_hardware(name: str) -> Hardware:
@@ -311,7 +333,9 @@ def get_hardware(name: str) -> Hardware:
         presets = {**HARDWARE, **_registered}
         if candidates := [device.name for device in presets.values() if device.platform == short]:
             raise ValueError(f"{short!r} does not say which {short.upper()}s; name one of {', '.join(candidates)}")
-        raise ValueError(f"no hardware {short!r}{suggest_name(short, list(presets))}; there are {', '.join(presets)}")
+        variants = [repr(preset) for preset in presets if preset.startswith(f"{short}_")]  # as of a3
+        suggestion = f"; did you mean {' or '.join(variants)}?" if variants else suggest_name(short, [*presets])
+        raise ValueError(f"no hardware {short!r}; there are {', '.join(presets)}{suggestion}")
     return hardware
 
 

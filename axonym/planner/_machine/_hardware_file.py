@@ -14,6 +14,10 @@ from ._hardware import GpuTarget, Hardware, get_hardware, register_hardware
 
 
 _BASE = "base"
+_EXAMPLES = {
+    ".toml": '[h100_ethernet]\nbase = "h100"\nnetwork_bandwidth = 12.5e9',
+    ".json": '{"h100_ethernet": {"base": "h100", "network_bandwidth": 12.5e9}}',
+}
 _KINDS = {float: "a number", int: "a whole number", str: "a text"}
 
 
@@ -55,7 +59,7 @@ def read_hardware(path: str | os.PathLike[str]) -> tuple[Hardware, ...]:
 
 def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
     kind = path.suffix.lower()
-    if kind not in (".toml", ".json"):
+    if kind not in _EXAMPLES:
         raise ValueError(f"a file of hardware ends in .toml or .json, which says its format; the path is {str(path)!r}")
     try:
         text = path.read_text(encoding="utf-8")
@@ -65,10 +69,7 @@ def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
     except ValueError as error:  # of TOML, JSON or UTF-8
         raise ValueError(f"{str(path)!r} cannot be read as {kind[1:].upper()}: {error}") from None
     if not isinstance(tables, dict) or not tables or not all(isinstance(fields, dict) for fields in tables.values()):
-        raise ValueError(
-            f"{str(path)!r} does not have a table for each device by its name, such as "
-            "{'h100_ethernet': {'base': 'h100', 'network_bandwidth': 12.5e9}}"
-        )
+        raise ValueError(f"{str(path)!r} does not have a table for each device by its name, such as\n{_EXAMPLES[kind]}")
     return tables
 
 
@@ -89,7 +90,9 @@ def _make_fields(kind: type[Any], where: str, fields: Mapping[str, Any], base: A
     hints, figures = get_type_hints(kind), {}
     for name, value in fields.items():
         if name not in hints:
-            raise ValueError(f"{where} has a field {name!r} that there is not{suggest_name(name, [*hints])}")
+            fields_of_kind = ", ".join(hint for hint in hints if hint != "name")  # which the table is called by
+            suggestion = suggest_name(name, [*hints]) or f"; there are {fields_of_kind}"
+            raise ValueError(f"{where} has a field {name!r} that there is not{suggestion}")
         field_base = getattr(base, name, None)
         figures[name] = _check_field(hints[name], f"{name!r} of {where}", value, field_base)
     if base is not None:

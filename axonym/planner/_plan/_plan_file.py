@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from ...named._cache import cached_plan
 from ...report._table import format_html_page
 from ...report._write_file import write_file
+from .._machine._hardware import get_hardware
 from .._step_time._timeline import TimelineEvent
 from ._candidate import Evaluation, PlanRecord
 from ._plan_figure import draw_plan, draw_timeline, format_svg
@@ -70,7 +71,7 @@ def read_plan_file(path: str | os.PathLike[str]) -> PlanRecord:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is not a plan, is damaged, or is of another version.
+        ValueError: If it is not a plan, is damaged, is of another version, or is for devices whose name is not known.
     """
     name = repr(os.fspath(path))
     try:
@@ -78,14 +79,27 @@ def read_plan_file(path: str | os.PathLike[str]) -> PlanRecord:
         if data["kind"] != _KIND:
             raise ValueError("of another kind")
         version = data["format"]
-        if version == FORMAT:
-            return _decode(data, PlanRecord)
+        plan = _decode(data, PlanRecord) if version == FORMAT else None
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no plan {name}; write one with `Plan.to_json`") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # not UTF-8, not JSON, or no plan
         raise ValueError(f"{name} is not a plan, or is damaged; write it again with `Plan.to_json`") from None
+    if plan is not None:
+        _check_hardware(plan.topology.hardware, name)
+        return plan
     reads = f"this version of Axonym reads format {FORMAT}"
     raise ValueError(f"the plan {name} has format {version!r}, and {reads}; make the plan again")
+
+
+def _check_hardware(hardware: str, name: str) -> None:
+    """Raises an error if the devices of a plan are not known, whose memory tables and pictures need."""
+    try:
+        get_hardware(hardware)
+    except ValueError:
+        raise ValueError(
+            f"the plan {name} is for {hardware!r}, which is not known; register it first with `read_hardware` or "
+            "`register_hardware`"
+        ) from None
 
 
 def _decode(value: Any, kind: Any) -> Any:

@@ -83,17 +83,8 @@ class Calibration:
     notes: tuple[str, ...]
 
     def scale(self, evaluation: Evaluation) -> Evaluation:
-        """Returns an evaluation with longer or shorter times; the error is smaller if it is like the measured one.
-
-        Raises:
-            ValueError: If it is timed by the compiler, and the measured step is not.
-        """
+        """Returns an evaluation with longer or shorter times; the error is smaller if it is like the measured one."""
         time = evaluation.time
-        if evaluation.stage == "timed" and self.predicted.stage != "timed":
-            raise ValueError(
-                f"`measured` is {self.predicted.candidate}, of which XLA writes no times of instructions, as it does "
-                "of candidates; on GPUs it does so for programs that send, so measure the step on two devices or more"
-            )
 
         def get_factor(part: TimePart) -> float:
             return self.factors.get(_find_key(part, self.factors), 1.0)
@@ -194,8 +185,8 @@ def _read_parts(measured: Measurement) -> dict[str, float]:
             over_several = {f"{_WAIT} {axis}" for axis in name.removeprefix(f"{_WAIT} ").split("+")}
             if name not in names and not over_several <= waits:
                 raise ValueError(
-                    f"`measured` has seconds of {name!r}, which is no part of a step{suggest_name(name, names)}; there "
-                    f"are {', '.join(names)}"
+                    f"`measured` has seconds of {name!r}, which is no part of a step; there are {', '.join(names)}"
+                    f"{suggest_name(name, names)}"
                 )
     return parts
 
@@ -222,8 +213,8 @@ def _screen_measured(
     policies = policies or {}
     if measured.policy and measured.policy not in policies:
         raise ValueError(
-            f"`measured` has the policy {measured.policy!r}{suggest_name(measured.policy, [*policies])}; `policies` "
-            f"has {', '.join(policies) or 'none'}"
+            f"`measured` has the policy {measured.policy!r}; `policies` has {', '.join(policies) or 'none'}"
+            f"{suggest_name(measured.policy, [*policies])}"
         )
     policy = {measured.policy: policies[measured.policy]} if measured.policy else None
     options = {name: (value,) for name, value in measured.options.items()}
