@@ -266,7 +266,8 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is not a plan, is damaged, or is of another version.
+        ValueError: If it is not a plan, is damaged, is of another version, or is for devices of your own that are not
+            registered.
 
     Example:
         >>> import axonym as nym, tempfile
