@@ -28,6 +28,7 @@ _SOURCES = {
     "screened": "screened: all figures are ours; memory is that of the arguments alone, and computing is at the peak",
 }
 _UNLIKELY = "unlikely: the arguments fit, but not beside what is estimated to be saved for the backward pass"
+_UNKNOWN = "not known: as screened it looks faster than the best, which only compiling it can tell"
 _TIMED_BY = {
     "cycles": "from XLA's estimates of cycles",
     "kernels": "from published speeds of kernels",
@@ -426,6 +427,8 @@ class PlanAlternatives(_PrintedPage):
             notes.append("Times of other figures than those of the best candidate are less certain.")
         if any(format_fit(self.plan, evaluation) == "unlikely" for evaluation in evaluations):
             notes.append(_UNLIKELY)
+        if any(_is_difference_unknown(self.plan, alternative) for alternative in alternatives):
+            notes.append(_UNKNOWN)
         if any(evaluation.units != best.units for evaluation in evaluations):
             notes.append("Differences of times are those for as many samples as the best candidate has.")
         if estimate is not None and any(stage == "screened" for stage, _ in kinds):
@@ -454,7 +457,7 @@ def _make_alternative_row(plan: PlanRecord, alternative: Alternative) -> GridRow
         time = format_step_time(evaluation.time)
         if not _is_better_if_it_fits(alternative.seconds, evaluation):
             change = _format_change(alternative.seconds, _choose_base(plan, evaluation).time.total, format_seconds)
-        elif plan.is_likely_to_fit(evaluation):
+        elif _is_difference_unknown(plan, alternative):
             change = "not known"
     cells = (
         alternative.choice,
@@ -479,6 +482,12 @@ def _make_alternative_row(plan: PlanRecord, alternative: Alternative) -> GridRow
 def _is_better_if_it_fits(seconds: float, evaluation: Evaluation) -> bool:
     """Returns whether an alternative looks faster, and is not known to fit."""
     return seconds < 0 and (evaluation.stage == "screened" or not evaluation.fits)
+
+
+def _is_difference_unknown(plan: PlanRecord, alternative: Alternative) -> bool:
+    """Returns whether an alternative may fit, and looks faster, which only compiling it could confirm."""
+    evaluation = alternative.evaluation
+    return _is_better_if_it_fits(alternative.seconds, evaluation) and plan.is_likely_to_fit(evaluation)
 
 
 def _format_change(change: float, base: float, format_number: Callable[[Any], str]) -> str:
