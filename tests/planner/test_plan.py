@@ -127,7 +127,10 @@ def test_table_says_where_figures_are_from_and_what_was_left_out():
     text = " ".join(str(PLAN).split())
     assert "timed: memory and bytes sent are the compiler's, computing is from XLA's estimates of cycles" in text
     assert "compiled: memory and bytes sent are the compiler's; times are ours, from operations at the speed of" in text
-    assert "screened: all figures are ours; memory is that of the arguments alone" in text
+    screened = "all figures are ours; memory is that of the arguments alone, computing is from operations at the"
+    assert f"{screened} speed of those that are timed" in text
+    alone = dataclasses.replace(PLAN, evaluations=(SCREENED,))
+    assert f"{screened} peak of the device" in " ".join(str(alone).split())
     assert "Looked at 134 candidates: 2 timed, 3 compiled, 1 screened, 1 could not be compiled, 127 left out" in text
     assert "127 left out (96: axis 'heads' of size 8" in text
     assert "Compiled with jax 0.10.2, libtpu 0.0.42.1; xla_tpu_enable_latency_hiding_scheduler=True" in text

@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Hashable)
 _SOURCES = {
     "timed": "timed: memory and bytes sent are the compiler's, computing is {source}; waiting and attention are ours",
     "compiled": "compiled: memory and bytes sent are the compiler's; times are ours, {source}",
-    "screened": "screened: all figures are ours; memory is that of the arguments alone, and computing is at the peak",
+    "screened": "screened: all figures are ours; memory is that of the arguments alone, computing is {source}",
 }
 _UNLIKELY = "unlikely: the arguments fit, but not beside what is estimated to be saved for the backward pass"
 _UNKNOWN = "not known: as screened it looks faster than the best, which only compiling it can tell"
