@@ -46,6 +46,18 @@ def test_alternatives_of_the_policy_and_of_options():
     assert list_choices(PLAN.why("microbatches")) == [("2", 3)]
 
 
+def test_other_policies_and_options_are_compared_with_the_sharding_of_the_best():
+    def set_policy(evaluation, **changes):
+        return dataclasses.replace(
+            evaluation, candidate=dataclasses.replace(evaluation.candidate, policy="all"), **changes
+        )
+
+    screened, large = set_policy(SCREENED), set_policy(SCREENED, fits=False)
+    for evaluations, rank in (((WHOLE, screened), 3), ((WHOLE, large), 2), ((screened, WHOLE), 2)):
+        plan = dataclasses.replace(PLAN, evaluations=(BEST, *(set_policy(one) for one in evaluations)))
+        assert list_choices(plan.why("policy")) == [("all", rank)]
+
+
 def test_alternatives_have_what_they_cost_and_why():
     wide = PLAN.why("data").alternatives[1]
     assert (wide.seconds, wide.bytes) == (WIDE.time.total - BEST.time.total, -1600 * MIB)

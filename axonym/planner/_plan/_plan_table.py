@@ -519,9 +519,12 @@ def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
     read_choice = _make_reader(plan, subject)
     best_choice = read_choice(best)
     choices: dict[Hashable, tuple[_Choice, int, Evaluation]] = {}
-    for rank, evaluation in enumerate(plan.evaluations, 1):
+    ranked = [*enumerate(plan.evaluations, 1)]
+    # First those that differ from the best in settings alone, whose differences are those of the settings.
+    for rank, evaluation in sorted(ranked, key=lambda ranked: not _has_sharding_of_best(plan, ranked[1])):
         choice = read_choice(evaluation.candidate)
         choices.setdefault(choice.key, (choice, rank, evaluation))
+    choices = dict(sorted(choices.items(), key=lambda item: item[1][1]))
     requested = {
         key for key, (choice, _, _) in choices.items() if not equals or value in (choice.text, *choice.mesh_axes)
     }
@@ -539,6 +542,13 @@ def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
         seconds = matched.time.total - base.time.total
         alternatives.append(Alternative(choice.text, rank, evaluation, seconds, evaluation.bytes - base.bytes, causes))
     return PlanAlternatives(subject, best_choice.text, tuple(alternatives), plan)
+
+
+def _has_sharding_of_best(plan: PlanRecord, evaluation: Evaluation) -> bool:
+    """Returns whether an evaluation is likely to fit, and has the mesh and the mappings of the best."""
+    key, best = evaluation.candidate.key, plan.best.candidate.key
+    shardings = {(key.mesh, key.compute, key.parameters), (best.mesh, best.compute, best.parameters)}
+    return len(shardings) == 1 and plan.is_likely_to_fit(evaluation)
 
 
 def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choice]:
