@@ -441,6 +441,7 @@ def init_named_model(key):
         (4_500_000, "save out, hidden", "nym.ScanCheckpointPolicy(save_block_internals=['out', 'hidden'])"),
         (3_500_000, "save out", "nym.ScanCheckpointPolicy(save_block_internals=['out'])"),
         (2_800_000, "layers", "True"),
+        (2**30, "none", "False"),
     ],
 )
 def test_values_with_names_are_saved_as_far_as_memory_is_left(cache, monkeypatch, available, policy, note):
@@ -452,6 +453,8 @@ def test_values_with_names_are_saved_as_far_as_memory_is_left(cache, monkeypatch
     found = nym.planner.plan(train_step, model, x, devices="cpu:4", policies="auto", fixed=fixed, cache=cache)
     assert found.fits and found.policy == policy
     assert f"policy {policy!r} is `gradient_checkpointing={note}`" in found.notes
+    unsaved = "policies that save named values were not compiled, since the step fits without recomputing"
+    assert (unsaved in found.notes) is (policy == "none")
 
 
 def test_names_that_save_no_operations_are_not_saved():
