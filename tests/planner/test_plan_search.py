@@ -636,7 +636,7 @@ def test_an_interrupted_search_returns_what_it_knows(make_plan, fail_at):
     fail_at({2: KeyboardInterrupt()})
     found = make_plan(fixed=DATA)
     assert [one.stage for one in found.evaluations].count("compiled") == 1 and found.stopped_by == "interrupt"
-    assert found.notes == ("interrupted: only the candidates that were compiled until then are here",)
+    assert found.notes == ("interrupted: candidates that were not compiled until then are only screened",)
 
 
 def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, fail_at):
@@ -644,7 +644,7 @@ def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, fail
     fail_at({2: late, 3: OSError("the disk is full: free some of it")})
     found = make_plan(fixed=DATA)
     assert found.best.stage == "compiled" and "3600 seconds" in found.evaluations[-1].problem
-    assert "the disk is full" in found.notes[0] and found.stopped_by == "error"
+    assert "only screened: the disk is full" in found.notes[0] and found.stopped_by == "error"
 
 
 @pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")

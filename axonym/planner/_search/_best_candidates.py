@@ -56,11 +56,11 @@ def compile_best(
             nearest, prospect = min(possible, key=lambda result: (result[0].bytes, result[0].candidate.key))
             log.notes += describe_nearest_fits(nearest, prospect.variant, compiler, log)
     except KeyboardInterrupt:
-        log.stop("interrupt", "interrupted: only the candidates that were compiled until then are here")
+        log.stop("interrupt", "interrupted: candidates that were not compiled until then are only screened")
     except OSError as error:  # such as a full disk
         if not any(search.results for search in searches) or error in compiler.errors:
             raise
-        log.stop("error", f"only the candidates that were compiled before this error are here: {error}")
+        log.stop("error", f"candidates that were not compiled before this error are only screened: {error}")
     finally:
         log.close()
     return [result for search in searches for result in search.results.values()]
