@@ -210,6 +210,17 @@ def test_step_times_within_the_error_between_candidates_are_ties():
     assert dataclasses.replace(plan, evaluations=(KEPT, KEPT)).ties == ()
 
 
+def test_plans_that_are_only_screened_have_ties_and_the_first_is_nearest():
+    small = dataclasses.replace(SCREENED, memory={"parameters": MIB})
+    unlikely = dataclasses.replace(SCREENED, saved_bytes=20 * GIB)
+    plan = dataclasses.replace(PLAN, evaluations=(SCREENED, small, unlikely, set_compute(SCREENED, 2.0), REPLICATED))
+    assert plan.ties == (1, 2) and plan.nearest is SCREENED and plan.shortfall == 0 and not plan.has_verdict
+    assert "Ranks 1 and 2 are ties" in str(plan)
+    plan = dataclasses.replace(PLAN, evaluations=(unlikely, small))
+    assert plan.ties == () and plan.nearest is small
+    assert dataclasses.replace(PLAN, evaluations=(SCREENED, small, BROKEN)).ties == ()
+
+
 def test_what_is_saved_for_the_backward_pass_counts_for_what_is_screened():
     unlikely = dataclasses.replace(SCREENED, saved_bytes=20 * GIB)
     plan = dataclasses.replace(PLAN, evaluations=(BEST, SCREENED, unlikely, KEPT))
