@@ -23,6 +23,7 @@ from axonym.planner._machine._hardware import get_hardware
 from axonym.planner._program._named_program import trace_named_program
 from axonym.planner._search import _nearest_fits as nearest_fits
 from axonym.planner._search._nearest_fits import choose_larger_devices
+from axonym.planner._search._published_flags import PublishedFlags
 from axonym.planner._search._screening import Screening, count_saved_bytes
 from axonym.planner._search._search_space import list_candidates, parse_fixed
 from axonym.planner._search._step_variants import count_model_flops, list_variants
@@ -645,6 +646,15 @@ def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, fail
     found = make_plan(fixed=DATA)
     assert found.best.stage == "compiled" and "3600 seconds" in found.evaluations[-1].problem
     assert "only screened: the disk is full" in found.notes[0] and found.stopped_by == "error"
+
+
+def test_published_flags_that_were_not_tried_are_not_listed(make_plan, monkeypatch):
+    flags = PublishedFlags("fast", "a paper", ("cpu",), {"xla_fast": True})
+    monkeypatch.setattr("axonym.planner._search._published_flags.PUBLISHED_FLAGS", (flags,))
+    found = make_plan(fixed=DATA, compiler_options="published", budget=1e-9)
+    assert [note for note in found.notes if "fast" in note] == [
+        "flags 'fast' were not tried, since no candidate was timed"
+    ]
 
 
 @pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")

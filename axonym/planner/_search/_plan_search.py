@@ -144,7 +144,8 @@ def plan(
     if proposed and results and ranked[0].is_usable:
         compiled_policies = {evaluation.candidate.policy for evaluation, _ in results}
         choice_notes += describe_unsaved(best.policy, compiled_policies, proposed)
-    choice_notes += map(describe_flags, published_flags.values())
+    tried_flags = {evaluation.candidate.flags for evaluation, _ in results}
+    choice_notes += [describe_flags(flags) for name, flags in published_flags.items() if name in tried_flags]
     if (copied := ranked[0].memory.get("results", 0)) and copied >= ranked[0].memory.get("cache", math.inf) / 2:
         choice_notes.append(f"results take {format_bytes(copied)} beside the cache; donate the cache that they replace")
     choice_notes += () if calibration is None else calibration.notes
