@@ -41,6 +41,13 @@ def test_alternatives_of_a_mesh_axis_are_its_sizes():
     assert list_choices(PLAN.why("data = 64")) == list_choices(PLAN.why("data"))
 
 
+def test_a_request_for_the_choice_of_the_best_says_so():
+    note = "is the choice of the best candidate itself"
+    assert f"\ndata=64 {note}; here are the others.\n" in str(PLAN.why("data = 64"))
+    assert f"batch=data {note}.\nNo candidate" in str(PLAN.why("batch=data"))
+    assert note not in f"{PLAN.why('data')}{PLAN.why('data=16')}"
+
+
 def test_alternatives_of_the_policy_and_of_options():
     assert list_choices(PLAN.why("policy")) == [("nothing", 5)]
     assert list_choices(PLAN.why("microbatches")) == [("2", 3)]

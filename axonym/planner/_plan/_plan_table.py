@@ -378,6 +378,7 @@ class PlanAlternatives(_PrintedPage):
         choice: What it is in the best candidate.
         alternatives: The other choices that were evaluated, each with its best candidate.
         plan: The plan.
+        requested: The choice that was asked for, if it is that of the best candidate; otherwise empty.
 
     Example:
         >>> import axonym as nym
@@ -395,6 +396,7 @@ class PlanAlternatives(_PrintedPage):
     choice: str
     alternatives: tuple[Alternative, ...]
     plan: PlanRecord = field(repr=False)
+    requested: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything but the plan as dictionaries, lists, strings and numbers."""
@@ -418,10 +420,12 @@ class PlanAlternatives(_PrintedPage):
             f"{format_step_time(best.time)}, {format_bytes(best.bytes)} a device, {_describe_verdict(self.plan, best)})"
         )
         alternatives = self.alternatives[:limit]
+        is_best = f"{self.subject}={self.requested} is the choice of the best candidate itself"
         if not alternatives:
-            return GridPage(title, [], ["No candidate with another choice was evaluated."])
+            notes = ["No candidate with another choice was evaluated."]
+            return GridPage(title, [], [f"{is_best}.", *notes] if self.requested else notes)
         evaluations = [alternative.evaluation for alternative in alternatives]
-        notes = []
+        notes = [f"{is_best}; here are the others."] if self.requested else []
         kinds = {(evaluation.stage, evaluation.time.source) for evaluation in evaluations}
         if kinds != {(best.stage, best.time.source)}:
             notes.append("Times of other figures than those of the best candidate are less certain.")
@@ -541,7 +545,8 @@ def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
         causes = () if evaluation.problem else tuple(_list_causes(plan, base, matched))
         seconds = matched.time.total - base.time.total
         alternatives.append(Alternative(choice.text, rank, evaluation, seconds, evaluation.bytes - base.bytes, causes))
-    return PlanAlternatives(subject, best_choice.text, tuple(alternatives), plan)
+    is_best_requested = bool(equals) and best_choice.key in requested
+    return PlanAlternatives(subject, best_choice.text, tuple(alternatives), plan, value if is_best_requested else "")
 
 
 def _has_sharding_of_best(plan: PlanRecord, evaluation: Evaluation) -> bool:
