@@ -270,6 +270,32 @@ def test_a_part_of_the_budget_is_for_timing(passed, compiled, note):
     assert len(found) == compiled and [*filter(None, [note])] == notes
 
 
+CUT = "the budget was used up with 4 candidates compiled; others may be better"
+
+
+@pytest.mark.parametrize(
+    ("wait", "notes"),
+    [
+        (1.0, [CUT, "data 2 x model 8, which was only screened, may take 1.04 s"]),
+        (0.04, [CUT]),  # the best of those takes as long as the first that is left
+        (0.0, []),
+    ],
+)
+def test_a_short_budget_notes_what_looks_faster_and_was_not_compiled(wait, notes):
+    compiler = Compiler(dict.fromkeys("abcdefgh", wait), EVEN)
+    compiler.hardware = get_hardware("h100")
+    compile_candidate, log = compiler.compile, SearchProgress(False, time.monotonic(), 1000.0)
+
+    def compile_slowly(*args, **kwargs):
+        if len(compiler.calls) == 3:
+            log._started -= 1000.0
+        return compile_candidate(*args, **kwargs)
+
+    compiler.compile = compile_slowly
+    compile_best(PROSPECTS, compiler, log)  # pyright: ignore
+    assert log.notes == notes
+
+
 def test_a_budget_is_not_too_short_if_all_is_compiled():
     compiler = Compiler(EVEN, EVEN)
     compiler.hardware = get_hardware("h100")

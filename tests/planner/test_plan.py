@@ -127,7 +127,10 @@ def test_table_says_where_figures_are_from_and_what_was_left_out():
     text = " ".join(str(PLAN).split())
     assert "timed: memory and bytes sent are the compiler's, computing is from XLA's estimates of cycles" in text
     assert "compiled: memory and bytes sent are the compiler's; times are ours, from operations at the speed of" in text
-    assert "screened: all figures are ours; memory is that of the arguments alone" in text
+    screened = "all figures are ours; memory is that of the arguments alone, computing is from operations at the"
+    assert f"{screened} speed of those that are timed" in text
+    alone = dataclasses.replace(PLAN, evaluations=(SCREENED,))
+    assert f"{screened} peak of the device" in " ".join(str(alone).split())
     assert "Looked at 134 candidates: 2 timed, 3 compiled, 1 screened, 1 could not be compiled, 127 left out" in text
     assert "127 left out (96: axis 'heads' of size 8" in text
     assert "Compiled with jax 0.10.2, libtpu 0.0.42.1; xla_tpu_enable_latency_hiding_scheduler=True" in text
@@ -205,6 +208,17 @@ def test_step_times_within_the_error_between_candidates_are_ties():
     assert "Ranks 1, 2 and 4 are ties: their step times differ by less than the error between candidates" in str(plan)
     assert "Ranks 1 to 3 and 5 are ties" in str(dataclasses.replace(plan, evaluations=(best, near, near, far, near)))
     assert dataclasses.replace(plan, evaluations=(KEPT, KEPT)).ties == ()
+
+
+def test_plans_that_are_only_screened_have_ties_and_the_first_is_nearest():
+    small = dataclasses.replace(SCREENED, memory={"parameters": MIB})
+    unlikely = dataclasses.replace(SCREENED, saved_bytes=20 * GIB)
+    plan = dataclasses.replace(PLAN, evaluations=(SCREENED, small, unlikely, set_compute(SCREENED, 2.0), REPLICATED))
+    assert plan.ties == (1, 2) and plan.nearest is SCREENED and plan.shortfall == 0 and not plan.has_verdict
+    assert "Ranks 1 and 2 are ties" in str(plan)
+    plan = dataclasses.replace(PLAN, evaluations=(unlikely, small))
+    assert plan.ties == () and plan.nearest is small
+    assert dataclasses.replace(PLAN, evaluations=(SCREENED, small, BROKEN)).ties == ()
 
 
 def test_what_is_saved_for_the_backward_pass_counts_for_what_is_screened():

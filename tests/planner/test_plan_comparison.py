@@ -41,9 +41,28 @@ def test_alternatives_of_a_mesh_axis_are_its_sizes():
     assert list_choices(PLAN.why("data = 64")) == list_choices(PLAN.why("data"))
 
 
+def test_a_request_for_the_choice_of_the_best_says_so():
+    note = "is the choice of the best candidate itself"
+    assert f"\ndata=64 {note}; here are the others.\n" in str(PLAN.why("data = 64"))
+    assert f"batch=data {note}.\nNo candidate" in str(PLAN.why("batch=data"))
+    assert note not in f"{PLAN.why('data')}{PLAN.why('data=16')}"
+
+
 def test_alternatives_of_the_policy_and_of_options():
     assert list_choices(PLAN.why("policy")) == [("nothing", 5)]
     assert list_choices(PLAN.why("microbatches")) == [("2", 3)]
+
+
+def test_other_policies_and_options_are_compared_with_the_sharding_of_the_best():
+    def set_policy(evaluation, **changes):
+        return dataclasses.replace(
+            evaluation, candidate=dataclasses.replace(evaluation.candidate, policy="all"), **changes
+        )
+
+    screened, large = set_policy(SCREENED), set_policy(SCREENED, fits=False)
+    for evaluations, rank in (((WHOLE, screened), 3), ((WHOLE, large), 2), ((screened, WHOLE), 2)):
+        plan = dataclasses.replace(PLAN, evaluations=(BEST, *(set_policy(one) for one in evaluations)))
+        assert list_choices(plan.why("policy")) == [("all", rank)]
 
 
 def test_alternatives_have_what_they_cost_and_why():
@@ -94,7 +113,10 @@ def test_what_is_not_known_to_fit_is_not_shown_as_better():
         ),
     ):
         found = dataclasses.replace(PLAN, evaluations=(BEST, screened)).why("policy")
-        assert shown in " ".join(str(found).split()) and found.to_dict()["alternatives"][0]["fits"] is None
+        text = " ".join(str(found).split())
+        assert shown in text and found.to_dict()["alternatives"][0]["fits"] is None
+        note = "not known: as screened it looks faster than the best, which only compiling it can tell"
+        assert (note in text) is (screened is fast)
     slow = dataclasses.replace(unlikely, time=dataclasses.replace(unlikely.time, compute=2.0))
     assert "+600.0 ms (+43%)" in str(dataclasses.replace(PLAN, evaluations=(BEST, slow)).why("policy"))
 

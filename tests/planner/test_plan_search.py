@@ -23,6 +23,7 @@ from axonym.planner._machine._hardware import get_hardware
 from axonym.planner._program._named_program import trace_named_program
 from axonym.planner._search import _nearest_fits as nearest_fits
 from axonym.planner._search._nearest_fits import choose_larger_devices
+from axonym.planner._search._published_flags import PublishedFlags
 from axonym.planner._search._screening import Screening, count_saved_bytes
 from axonym.planner._search._search_space import list_candidates, parse_fixed
 from axonym.planner._search._step_variants import count_model_flops, list_variants
@@ -441,6 +442,7 @@ def init_named_model(key):
         (4_500_000, "save out, hidden", "nym.ScanCheckpointPolicy(save_block_internals=['out', 'hidden'])"),
         (3_500_000, "save out", "nym.ScanCheckpointPolicy(save_block_internals=['out'])"),
         (2_800_000, "layers", "True"),
+        (2**30, "none", "False"),
     ],
 )
 def test_values_with_names_are_saved_as_far_as_memory_is_left(cache, monkeypatch, available, policy, note):
@@ -452,6 +454,8 @@ def test_values_with_names_are_saved_as_far_as_memory_is_left(cache, monkeypatch
     found = nym.planner.plan(train_step, model, x, devices="cpu:4", policies="auto", fixed=fixed, cache=cache)
     assert found.fits and found.policy == policy
     assert f"policy {policy!r} is `gradient_checkpointing={note}`" in found.notes
+    unsaved = "policies that save named values were not compiled, since the step fits without recomputing"
+    assert (unsaved in found.notes) is (policy == "none")
 
 
 def test_names_that_save_no_operations_are_not_saved():
@@ -633,7 +637,7 @@ def test_an_interrupted_search_returns_what_it_knows(make_plan, fail_at):
     fail_at({2: KeyboardInterrupt()})
     found = make_plan(fixed=DATA)
     assert [one.stage for one in found.evaluations].count("compiled") == 1 and found.stopped_by == "interrupt"
-    assert found.notes == ("interrupted: only the candidates that were compiled until then are here",)
+    assert found.notes == ("interrupted: candidates that were not compiled until then are only screened",)
 
 
 def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, fail_at):
@@ -641,7 +645,16 @@ def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, fail
     fail_at({2: late, 3: OSError("the disk is full: free some of it")})
     found = make_plan(fixed=DATA)
     assert found.best.stage == "compiled" and "3600 seconds" in found.evaluations[-1].problem
-    assert "the disk is full" in found.notes[0] and found.stopped_by == "error"
+    assert "only screened: the disk is full" in found.notes[0] and found.stopped_by == "error"
+
+
+def test_published_flags_that_were_not_tried_are_not_listed(make_plan, monkeypatch):
+    flags = PublishedFlags("fast", "a paper", ("cpu",), {"xla_fast": True})
+    monkeypatch.setattr("axonym.planner._search._published_flags.PUBLISHED_FLAGS", (flags,))
+    found = make_plan(fixed=DATA, compiler_options="published", budget=1e-9)
+    assert [note for note in found.notes if "fast" in note] == [
+        "flags 'fast' were not tried, since no candidate was timed"
+    ]
 
 
 @pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")

@@ -282,16 +282,18 @@ class PlanRecord:
 
         Candidates of one step on one machine have most of the error of a step time in common: operations, XLA's
         estimates of them, and the speed of the device. A third of the larger error is taken as the error between two
-        of them, which is a judgement, as the error itself is. Only what was compiled and fits is compared.
+        of them, which is a judgement, as the error itself is. Only what was compiled and fits is compared; if all were
+        only screened, what is likely to fit.
         """
-        if not self.fits:
+        are_screened = all(evaluation.stage == "screened" for evaluation in self.evaluations)
+        if not self.evaluations or not (self.fits or (are_screened and self.is_likely_to_fit())):
             return ()
         best = self.best.time
         return tuple(
             rank
             for rank, evaluation in enumerate(self.evaluations, 1)
-            if evaluation.is_usable
-            and evaluation.stage != "screened"
+            if self.is_likely_to_fit(evaluation)
+            and (are_screened or evaluation.stage != "screened")
             and abs(evaluation.time.total - best.total)
             <= _ERROR_BETWEEN_CANDIDATES * max(evaluation.time.error, best.error) * best.total
         )
@@ -310,13 +312,15 @@ class PlanRecord:
     def nearest(self) -> Evaluation:
         """The best evaluation if it fits; if nothing fits, that which takes least memory on a device.
 
-        Evaluations that were only screened count if there are no others: their bytes are those of arguments alone.
+        Evaluations that were only screened count if there are no others: the first that is likely to fit, or else that
+        with the smallest arguments.
         """
         if self.fits:
             return self.best
         possible = [evaluation for evaluation in self.evaluations if not evaluation.problem]
         known = [evaluation for evaluation in possible if evaluation.stage != "screened"]
-        return min(known or possible, key=lambda evaluation: evaluation.bytes, default=self.best)
+        likely = [evaluation for evaluation in possible if self.is_likely_to_fit(evaluation)]
+        return min(known or likely[:1] or possible, key=lambda evaluation: evaluation.bytes, default=self.best)
 
     @property
     def shortfall(self) -> int:

@@ -25,9 +25,10 @@ T = TypeVar("T", bound=Hashable)
 _SOURCES = {
     "timed": "timed: memory and bytes sent are the compiler's, computing is {source}; waiting and attention are ours",
     "compiled": "compiled: memory and bytes sent are the compiler's; times are ours, {source}",
-    "screened": "screened: all figures are ours; memory is that of the arguments alone, and computing is at the peak",
+    "screened": "screened: all figures are ours; memory is that of the arguments alone, computing is {source}",
 }
 _UNLIKELY = "unlikely: the arguments fit, but not beside what is estimated to be saved for the backward pass"
+_UNKNOWN = "not known: as screened it looks faster than the best, which only compiling it can tell"
 _TIMED_BY = {
     "cycles": "from XLA's estimates of cycles",
     "kernels": "from published speeds of kernels",
@@ -377,6 +378,7 @@ class PlanAlternatives(_PrintedPage):
         choice: What it is in the best candidate.
         alternatives: The other choices that were evaluated, each with its best candidate.
         plan: The plan.
+        requested: The choice that was asked for, if it is that of the best candidate; otherwise empty.
 
     Example:
         >>> import axonym as nym
@@ -394,6 +396,7 @@ class PlanAlternatives(_PrintedPage):
     choice: str
     alternatives: tuple[Alternative, ...]
     plan: PlanRecord = field(repr=False)
+    requested: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything but the plan as dictionaries, lists, strings and numbers."""
@@ -417,15 +420,19 @@ class PlanAlternatives(_PrintedPage):
             f"{format_step_time(best.time)}, {format_bytes(best.bytes)} a device, {_describe_verdict(self.plan, best)})"
         )
         alternatives = self.alternatives[:limit]
+        is_best = f"{self.subject}={self.requested} is the choice of the best candidate itself"
         if not alternatives:
-            return GridPage(title, [], ["No candidate with another choice was evaluated."])
+            notes = ["No candidate with another choice was evaluated."]
+            return GridPage(title, [], [f"{is_best}.", *notes] if self.requested else notes)
         evaluations = [alternative.evaluation for alternative in alternatives]
-        notes = []
+        notes = [f"{is_best}; here are the others."] if self.requested else []
         kinds = {(evaluation.stage, evaluation.time.source) for evaluation in evaluations}
         if kinds != {(best.stage, best.time.source)}:
             notes.append("Times of other figures than those of the best candidate are less certain.")
         if any(format_fit(self.plan, evaluation) == "unlikely" for evaluation in evaluations):
             notes.append(_UNLIKELY)
+        if any(_is_difference_unknown(self.plan, alternative) for alternative in alternatives):
+            notes.append(_UNKNOWN)
         if any(evaluation.units != best.units for evaluation in evaluations):
             notes.append("Differences of times are those for as many samples as the best candidate has.")
         if estimate is not None and any(stage == "screened" for stage, _ in kinds):
@@ -454,7 +461,7 @@ def _make_alternative_row(plan: PlanRecord, alternative: Alternative) -> GridRow
         time = format_step_time(evaluation.time)
         if not _is_better_if_it_fits(alternative.seconds, evaluation):
             change = _format_change(alternative.seconds, _choose_base(plan, evaluation).time.total, format_seconds)
-        elif plan.is_likely_to_fit(evaluation):
+        elif _is_difference_unknown(plan, alternative):
             change = "not known"
     cells = (
         alternative.choice,
@@ -479,6 +486,12 @@ def _make_alternative_row(plan: PlanRecord, alternative: Alternative) -> GridRow
 def _is_better_if_it_fits(seconds: float, evaluation: Evaluation) -> bool:
     """Returns whether an alternative looks faster, and is not known to fit."""
     return seconds < 0 and (evaluation.stage == "screened" or not evaluation.fits)
+
+
+def _is_difference_unknown(plan: PlanRecord, alternative: Alternative) -> bool:
+    """Returns whether an alternative may fit, and looks faster, which only compiling it could confirm."""
+    evaluation = alternative.evaluation
+    return _is_better_if_it_fits(alternative.seconds, evaluation) and plan.is_likely_to_fit(evaluation)
 
 
 def _format_change(change: float, base: float, format_number: Callable[[Any], str]) -> str:
@@ -510,9 +523,12 @@ def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
     read_choice = _make_reader(plan, subject)
     best_choice = read_choice(best)
     choices: dict[Hashable, tuple[_Choice, int, Evaluation]] = {}
-    for rank, evaluation in enumerate(plan.evaluations, 1):
+    ranked = [*enumerate(plan.evaluations, 1)]
+    # First those that differ from the best in settings alone, whose differences are those of the settings.
+    for rank, evaluation in sorted(ranked, key=lambda ranked: not _has_sharding_of_best(plan, ranked[1])):
         choice = read_choice(evaluation.candidate)
         choices.setdefault(choice.key, (choice, rank, evaluation))
+    choices = dict(sorted(choices.items(), key=lambda item: item[1][1]))
     requested = {
         key for key, (choice, _, _) in choices.items() if not equals or value in (choice.text, *choice.mesh_axes)
     }
@@ -529,7 +545,15 @@ def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
         causes = () if evaluation.problem else tuple(_list_causes(plan, base, matched))
         seconds = matched.time.total - base.time.total
         alternatives.append(Alternative(choice.text, rank, evaluation, seconds, evaluation.bytes - base.bytes, causes))
-    return PlanAlternatives(subject, best_choice.text, tuple(alternatives), plan)
+    is_best_requested = bool(equals) and best_choice.key in requested
+    return PlanAlternatives(subject, best_choice.text, tuple(alternatives), plan, value if is_best_requested else "")
+
+
+def _has_sharding_of_best(plan: PlanRecord, evaluation: Evaluation) -> bool:
+    """Returns whether an evaluation is likely to fit, and has the mesh and the mappings of the best."""
+    key, best = evaluation.candidate.key, plan.best.candidate.key
+    shardings = {(key.mesh, key.compute, key.parameters), (best.mesh, best.compute, best.parameters)}
+    return len(shardings) == 1 and plan.is_likely_to_fit(evaluation)
 
 
 def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choice]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...report._format import format_count
-from .._plan._candidate import CandidateKey, Evaluation
+from .._plan._candidate import CandidateKey, Evaluation, format_mesh_sizes, format_settings
 from .._step_time._step_time import StepTime, format_seconds
 from ._calibration import Calibration
 from ._candidate_compiler import CandidateCompiler, SearchProgress
@@ -50,16 +50,17 @@ def compile_best(
             search.run()
             for flags in published_flags:
                 search.try_flags(flags)
+            search.note_untried()
         possible = [result for search in searches for result in search.results.values() if not result[0].problem]
         if possible and not any(evaluation.fits for evaluation, _ in possible):
             nearest, prospect = min(possible, key=lambda result: (result[0].bytes, result[0].candidate.key))
             log.notes += describe_nearest_fits(nearest, prospect.variant, compiler, log)
     except KeyboardInterrupt:
-        log.stop("interrupt", "interrupted: only the candidates that were compiled until then are here")
+        log.stop("interrupt", "interrupted: candidates that were not compiled until then are only screened")
     except OSError as error:  # such as a full disk
         if not any(search.results for search in searches) or error in compiler.errors:
             raise
-        log.stop("error", f"only the candidates that were compiled before this error are here: {error}")
+        log.stop("error", f"candidates that were not compiled before this error are only screened: {error}")
     finally:
         log.close()
     return [result for search in searches for result in search.results.values()]
@@ -176,6 +177,7 @@ class _Search:
         self._turn, self._calibration = turn, calibration
         self._most_compiled = min(_MOST_COMPILED, max(_FIRST_COMPILED, _MOST_COMPILED // turn[1]))
         self._has_timing = compiler.hardware.platform == "tpu"  # programs for others are compiled with code at once
+        self._is_cut_short = False  # by the budget, before all candidates were compiled that should be
         self._untimeable: set[CandidateKey] = set()
         # By mesh and settings, the time of a timed candidate divided by what was expected of it.
         self._slowdowns: dict[CandidateKey, float] = {}
@@ -213,6 +215,7 @@ class _Search:
             if self._has_used(_COMPILE_BUDGET_SHARE if self._has_timing else 1.0):
                 count = format_count(len(self.results), "candidate")
                 self._log.stop("budget", f"the budget was used up with {count} compiled; others may be better")
+                self._is_cut_short = True
                 return
             expected = possible[self._find_next(possible)]
             queue = [other for other in queue if other is not expected]
@@ -373,6 +376,23 @@ class _Search:
         compiler = replace(self._compiler, compiler_options=flags.options)
         flagged = compiler.compile(known, prospect.variant, stop_early=False)
         self.results[flagged.candidate.key] = flagged, prospect
+
+    def note_untried(self) -> None:
+        """Notes the candidate that looks faster than all that are compiled, if the budget did not last for it."""
+        if not self._is_cut_short:
+            return
+        speed = self._measure_speed()
+        times = [speed.scale(evaluation).cost for evaluation, _ in self.results.values() if evaluation.is_usable]
+        untried = [
+            speed.scale(prospect.estimate)
+            for prospect in self._prospects
+            if prospect.estimate.candidate.key not in self.results and self._is_likely_to_fit(prospect)
+        ]
+        best = min(untried, key=lambda evaluation: (evaluation.cost, evaluation.candidate.key), default=None)
+        if best is not None and best.cost < min(times, default=0.0):  # without times, the best is that of the table
+            parts = format_mesh_sizes(best.candidate), format_settings(best.candidate)
+            name = ", ".join(filter(None, parts))
+            self._log.note(f"{name}, which was only screened, may take {format_seconds(best.time.total)}")
 
     def _find_untimed(self) -> CandidateKey | None:
         """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh.

@@ -27,7 +27,7 @@ from ._best_candidates import ComputingSpeed, compile_best
 from ._calibration import Calibration, Measurement, calibrate
 from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._published_flags import PUBLISHED, PublishedFlags, describe_flags, find_published_flags
-from ._saved_names import AUTO, RECOMPUTE_LAYERS, describe_policy, propose_policies
+from ._saved_names import AUTO, RECOMPUTE_LAYERS, describe_policy, describe_unsaved, propose_policies
 from ._screening import Prospect, Screening
 from ._search_space import explain_no_candidate, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
@@ -141,7 +141,11 @@ def plan(
     if best.flags:
         compiler_options = published_flags[best.flags].options
     choice_notes = [describe_policy(best.policy, proposed)] if proposed else []
-    choice_notes += map(describe_flags, published_flags.values())
+    if proposed and results and ranked[0].is_usable:
+        compiled_policies = {evaluation.candidate.policy for evaluation, _ in results}
+        choice_notes += describe_unsaved(best.policy, compiled_policies, proposed)
+    tried_flags = {evaluation.candidate.flags for evaluation, _ in results}
+    choice_notes += [describe_flags(flags) for name, flags in published_flags.items() if name in tried_flags]
     if (copied := ranked[0].memory.get("results", 0)) and copied >= ranked[0].memory.get("cache", math.inf) / 2:
         choice_notes.append(f"results take {format_bytes(copied)} beside the cache; donate the cache that they replace")
     choice_notes += () if calibration is None else calibration.notes

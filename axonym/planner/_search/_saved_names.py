@@ -1,6 +1,6 @@
 """`policies="auto"`: which named values of layers to save, those first that save most seconds for their bytes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from ._step_variants import vary_policy
 
 AUTO = "auto"
 RECOMPUTE_LAYERS: Mapping[str, Any] = {"layers": True}
-_KNOWN = {"none": False, **RECOMPUTE_LAYERS, "offload": "offload"}
+_SAVE_ALL = "none"
+_KNOWN = {_SAVE_ALL: False, **RECOMPUTE_LAYERS, "offload": "offload"}
 _MOST_NAMES = 12  # the step is traced for each pair of them
 
 
@@ -68,3 +69,16 @@ def describe_policy(name: str, policies: Mapping[str, Any]) -> str:
     if isinstance(policies[name], ScanCheckpointPolicy):
         text = f"nym.ScanCheckpointPolicy(save_block_internals={[*policies[name].save_block_internals]})"
     return f"policy {name!r} is `gradient_checkpointing={text}`"
+
+
+def describe_unsaved(best: str, compiled: Set[str], policies: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a note if no policy that saves named values was compiled, because the step fits without recomputing.
+
+    Args:
+        best: The name of the policy of the best candidate, which fits.
+        compiled: The names of the policies that were compiled.
+        policies: Those of `propose_policies`.
+    """
+    saving = {name for name, policy in policies.items() if isinstance(policy, ScanCheckpointPolicy)}
+    if saving and not saving & compiled and best == _SAVE_ALL:
+        yield "policies that save named values were not compiled, since the step fits without recomputing"
