@@ -355,7 +355,7 @@ def test_a_full_disk_is_named_and_no_folder_stays(
 
 
 def test_an_interrupted_compilation_leaves_no_folder(
-    play_compiler: PlayCompiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    play_compiler: PlayCompiler, interrupts: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     # Again after a while, since Python drops one that arrives in JAX's callback of the garbage collector.
     play_compiler("while True: os.kill(os.getppid(), signal.SIGINT); time.sleep(5)")

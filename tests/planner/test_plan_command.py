@@ -227,7 +227,7 @@ def test_a_file_of_hardware_names_devices(steps, tmp_path, monkeypatch, capsys):
     assert "axonym.planner: there is no file of hardware" in capsys.readouterr().err
 
 
-def test_ctrl_c_is_not_lost_in_the_garbage_collector(steps, capsys):
+def test_ctrl_c_is_not_lost_in_the_garbage_collector(steps, interrupts, capsys):
     assert run_command([f"{steps}:lose_interrupt", "--devices", "cpu:8"]) == 130
     assert capsys.readouterr().err == "axonym.planner: stopped\n"
 
