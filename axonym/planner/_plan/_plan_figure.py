@@ -130,7 +130,11 @@ def _draw_candidates(axes: Any, plan: PlanRecord, evaluations: list[Evaluation])
 
     for order, (stage, (name, marker)) in enumerate(_MARKERS.items()):
         for verdict, colour in _VERDICTS.items():
-            group = [one for one in evaluations if one.stage == stage and find_verdict(one) == verdict]
+            group = [
+                evaluation
+                for evaluation in evaluations
+                if evaluation.stage == stage and find_verdict(evaluation) == verdict
+            ]
             if not group:
                 continue
             style = {"facecolors": colour, "edgecolors": "white", "linewidths": 0.5}
@@ -158,8 +162,9 @@ def _draw_legend(axes: Any, *labels: Any) -> None:
 
 def _draw_ranks(axes: Any, plan: PlanRecord, evaluations: Sequence[Evaluation]) -> None:
     """Draws the ranks of the top candidates beside their marks, with a line to each."""
-    size = _choose_unit(max(plan.hardware.hbm_available, *(one.bytes for one in evaluations)), _BYTE_UNITS)[1]
-    second = _choose_unit(max(one.time.total for one in evaluations), _TIME_UNITS)[1]
+    most_bytes = max(plan.hardware.hbm_available, *(evaluation.bytes for evaluation in evaluations))
+    size = _choose_unit(most_bytes, _BYTE_UNITS)[1]
+    second = _choose_unit(max(evaluation.time.total for evaluation in evaluations), _TIME_UNITS)[1]
     to_points = axes.transData + axes.figure.dpi_scale_trans.inverted()
 
     def find_place(size_in_bytes: float, seconds: float) -> complex:

@@ -2,7 +2,7 @@
 
 import collections
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -73,7 +73,8 @@ def _group_prospects(prospects: Sequence[Prospect]) -> list[list[Prospect]]:
     """
     groups: dict[Any, list[Prospect]] = collections.defaultdict(list)
     for prospect in prospects:
-        groups[prospect.estimate.sequences and prospect.estimate.candidate.key.sizes].append(prospect)
+        estimate = prospect.estimate
+        groups[estimate.candidate.key.sizes if estimate.sequences else ()].append(prospect)
     fitting = [group for group in groups.values() if any(prospect.estimate.fits for prospect in group)]
     return fitting or [min(groups.values(), key=lambda group: min(prospect.estimate.bytes for prospect in group))]
 
@@ -114,19 +115,18 @@ class ComputingSpeed:
         the same sizes, which differ little in a large step, or of all.
         """
         sizes = evaluation.candidate.key.sizes
-        of_same_sizes = [factor for key, factor in self.factors.items() if key.sizes == sizes]
-        return self._scale(evaluation, lambda factors: np.median(of_same_sizes or factors))
+        factors = [factor for key, factor in self.factors.items() if key.sizes == sizes] or [*self.factors.values()]
+        return self._scale(evaluation, float(np.median(factors)) if factors else 1.0)
 
     def scale_at_best(self, evaluation: Evaluation) -> Evaluation:
         """Returns the same for the shortest time that is expected of a candidate whose factor is not known.
 
         Timed candidates may have large factors, such as those whose products wait for collectives within them.
         """
-        return self._scale(evaluation, lambda factors: min(_BEST_SLOWDOWN, *factors))
+        return self._scale(evaluation, min([_BEST_SLOWDOWN, *self.factors.values()]))
 
-    def _scale(self, evaluation: Evaluation, choose_factor: Callable[[list[float]], Any]) -> Evaluation:
+    def _scale(self, evaluation: Evaluation, unknown_factor: float) -> Evaluation:
         if evaluation.stage != "timed" and self.factors:
-            unknown_factor = float(choose_factor([*self.factors.values()]))
             factor = self.factors.get(evaluation.candidate.key.computing, unknown_factor)
             evaluation = replace(evaluation, time=_scale_computing(evaluation.time, factor))
         return evaluation if self.calibration is None else self.calibration.scale(evaluation)
@@ -315,8 +315,8 @@ class _Search:
     def _is_likely_to_fit(self, prospect: Prospect) -> bool:
         """Returns whether a candidate is likely to fit if it holds as much beside `held_bytes` as compiled ones do."""
         possible = [result for result in self.results.values() if not result[0].problem]
-        others = min((evaluation.bytes - compiled.held_bytes for evaluation, compiled in possible), default=0.0)
-        fits = prospect.held_bytes + max(others, 0.0) <= self._compiler.hardware.hbm_available
+        other_bytes = min((evaluation.bytes - compiled.held_bytes for evaluation, compiled in possible), default=0.0)
+        fits = prospect.held_bytes + max(other_bytes, 0.0) <= self._compiler.hardware.hbm_available
         return prospect.is_likely_to_fit and fits
 
     def _has_smaller_misfit(self, prospect: Prospect) -> bool:
