@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
@@ -58,6 +57,8 @@ def read_hardware(path: str | os.PathLike[str]) -> tuple[Hardware, ...]:
 
 
 def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
+    import tomllib  # which most programs do not need
+
     kind = path.suffix.lower()
     if kind not in _EXAMPLES:
         raise ValueError(f"a file of hardware ends in .toml or .json, which says its format; the path is {str(path)!r}")
