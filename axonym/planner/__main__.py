@@ -172,8 +172,8 @@ def _read_options(request: argparse.Namespace, options: dict[str, Any]) -> dict[
         arguments["sizes"] = _read_sizes(request.sizes)
     if request.policy:
         policies = options.get("policies")
-        known = {} if policies in (None, AUTO) else policies
-        arguments["policies"] = AUTO if request.policy == [AUTO] else _read_policies(request.policy, known)
+        function_policies = {} if policies in (None, AUTO) else policies
+        arguments["policies"] = AUTO if request.policy == [AUTO] else _read_policies(request.policy, function_policies)
     return arguments
 
 

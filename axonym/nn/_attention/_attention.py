@@ -313,12 +313,12 @@ def _explain_ring(inputs: AttentionInputs, implementation: str, context_choice: 
     reasons = {"splash": obstacle, "blocked": "'splash' comes first"}
     if implementation != "auto":
         reason = "it is asked for"
-    others = [
+    other_reasons = [
         (candidate.name, reasons.get(candidate.name) or "a ring computes as 'splash' or 'blocked' do")
         for candidate in IMPLEMENTATIONS
         if candidate.name != name
     ]
-    return AttentionChoice(name, reason, tuple(others), *context_choice)
+    return AttentionChoice(name, reason, tuple(other_reasons), *context_choice)
 
 
 def _choose_context(inputs: AttentionInputs, context: str, implementation: str) -> ContextChoice:

@@ -368,15 +368,16 @@ class SplashShards:
         self._queries, self._keys = (positions.reshape(devices, -1) for positions in _get_positions(inputs))
         # By how many devices the keys have gone on, and by the device of the queries.
         self._choices = np.zeros((devices, devices), np.int32)
-        # A pair of devices for each of the masks that differ.
-        self._pairs: list[tuple[int, int]] = []
+        # A pair of devices for each of the masks that differ; None for that with which no query attends to a key.
+        self._pairs: list[tuple[int, int] | None] = []
         numbers: dict[bytes, int] = {}
         for step, query_device in np.ndindex(devices, devices):
             key_device = (query_device - step) % devices
-            number = numbers.setdefault(self._describe_mask(query_device, key_device), len(numbers))
+            description = self._describe_mask(query_device, key_device)
+            number = numbers.setdefault(description, len(numbers))
             self._choices[step, query_device] = number
             if number == len(self._pairs):
-                self._pairs.append((query_device, key_device))
+                self._pairs.append((query_device, key_device) if description else None)
 
     def _describe_mask(self, query_device: int, key_device: int) -> bytes:
         """Returns bytes that are equal for equal masks; empty if no query attends to a key."""
@@ -500,7 +501,7 @@ class SplashShards:
         choices = self._choices[[step]] if is_known else self._choices[1:-1]
         numbers, indices = np.unique(choices, return_inverse=True)
 
-        def run_kernel(pair: tuple[int, int]) -> Any:
+        def run_kernel(pair: tuple[int, int] | None) -> Any:
             return compute(self._make_kernel(pair, query.shape[1], soft_cap))
 
         branches = [functools.partial(run_kernel, self._pairs[int(number)]) for number in numbers]
@@ -512,9 +513,9 @@ class SplashShards:
         _, index = jax.lax.optimization_barrier((query, index))
         return jax.lax.switch(index, branches)
 
-    def _make_kernel(self, pair: tuple[int, int], heads: int, soft_cap: float | None) -> Any:
+    def _make_kernel(self, pair: tuple[int, int] | None, heads: int, soft_cap: float | None) -> Any:
         """Returns the kernel for the shards of a pair of devices, None if no query attends to a key."""
-        if not self._describe_mask(*pair):
+        if pair is None:
             return None
         query_device, key_device = pair
         kernel_mask = _make_kernel_mask(self._mask, self._queries[query_device], self._keys[key_device])

@@ -174,8 +174,8 @@ def run_compiler(job: CompileJob, timeout: float) -> CompileResult:
 
 
 def _make_disk_error(job: CompileJob, log: str = "") -> OSError:
-    where = f"the compiler for '{job.topology}' writes to {tempfile.gettempdir()!r}"
-    return OSError(f"the disk is full: {where}; free some of it or set TMPDIR\n{log}".rstrip())
+    user = f"the compiler for '{job.topology}' writes to {tempfile.gettempdir()!r}"
+    return OSError(f"the disk is full: {user}; free some of it or set TMPDIR\n{log}".rstrip())
 
 
 def write_job(job: CompileJob, folder: Path) -> None:

@@ -265,15 +265,15 @@ def _list_tori(hardware: Hardware, chips: int) -> list[tuple[int, ...]]:
 
     Source: the pages of Google Cloud on v4, v5e, v5p, v6e and TPU7x.
     """
-    most = min(hardware.max_chips or 2 * chips, 2 * chips)
+    most_chips = min(hardware.max_chips or 2 * chips, 2 * chips)
     if hardware.torus_dims == len(ONE_CHIP):
-        squares = [(2**i, 2**i) for i in range(most.bit_length())]
+        squares = [(2**i, 2**i) for i in range(most_chips.bit_length())]
         tori = [*squares, *((side, 2 * side) for side, _ in squares[1:])]
     else:
-        sides = range(4, most // 16 + 1, 4)
-        cubes = [(x, y, z) for x, y, z in itertools.combinations_with_replacement(sides, 3) if x * y * z <= most]
+        sides = range(4, most_chips // 16 + 1, 4)
+        cubes = [(x, y, z) for x, y, z in itertools.combinations_with_replacement(sides, 3) if x * y * z <= most_chips]
         tori = [*_TORI_BELOW_CUBES, *cubes]
-    return [torus for torus in tori if prod(torus) <= most] or tori[:1]
+    return [torus for torus in tori if prod(torus) <= most_chips] or tori[:1]
 
 
 def _measure_distance(torus: Sequence[int], sizes: Sequence[int]) -> float:

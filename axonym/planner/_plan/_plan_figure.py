@@ -200,17 +200,17 @@ def _choose_offset(mark: complex, marks: Sequence[complex], labels: Sequence[com
 
     All are in points, as complex numbers; `corners` are the least and the greatest x and y of the axes.
     """
-    left, bottom, right, top = corners
+    least_x, least_y, greatest_x, greatest_y = corners
 
     def measure_room(offset: complex) -> float:
         """Returns how far a label and its line are from others, at most 1: enough."""
-        place = mark + offset
-        if not (left + 6 < place.real < right - 6 and bottom + 6 < place.imag < top - 6):
+        label = mark + offset
+        if not (least_x + 6 < label.real < greatest_x - 6 and least_y + 6 < label.imag < greatest_y - 6):
             return -1.0
-        to_marks = min(abs(place - other) for other in marks) / _LABEL_SIZE
-        to_labels = min((abs(place - other) for other in labels), default=math.inf) / (1.25 * _LABEL_SIZE)
-        along = [mark + offset * part / 8 for part in range(1, 9)]
-        to_line = min((abs(point - other) for other in labels for point in along), default=math.inf) / _LABEL_SIZE
+        to_marks = min(abs(label - neighbor) for neighbor in marks) / _LABEL_SIZE
+        to_labels = min((abs(label - neighbor) for neighbor in labels), default=math.inf) / (1.25 * _LABEL_SIZE)
+        line = [mark + offset * part / 8 for part in range(1, 9)]
+        to_line = min((abs(point - neighbor) for neighbor in labels for point in line), default=math.inf) / _LABEL_SIZE
         return min(to_marks, to_labels, to_line, 1.0)
 
     offsets = [

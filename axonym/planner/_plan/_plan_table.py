@@ -97,11 +97,11 @@ def _explain_unknown(plan: PlanRecord) -> str:
     problem = _find_first_problem(plan)
     if plan.nearest.stage == "screened" and problem:
         return f"none could be compiled: {problem}"
-    before = f" before {_STOPS[plan.stopped_by]}" if plan.stopped_by else ""
+    end = f" before {_STOPS[plan.stopped_by]}" if plan.stopped_by else ""
     if plan.nearest.stage == "screened":
-        return f"none was compiled{before}{'; give a longer `budget`' if plan.stopped_by == 'budget' else ''}"
+        return f"none was compiled{end}{'; give a longer `budget`' if plan.stopped_by == 'budget' else ''}"
     count = sum(evaluation.stage != "screened" for evaluation in plan.evaluations)
-    candidates = f"the {format_count(count, 'candidate')} compiled{before} {'does' if count == 1 else 'do'} not fit"
+    candidates = f"the {format_count(count, 'candidate')} compiled{end} {'does' if count == 1 else 'do'} not fit"
     return f"{candidates}; {_describe_nearest(plan)}"
 
 
@@ -152,10 +152,10 @@ def _make_sizes_grid(plan: PlanRecord) -> Grid:
 def _format_room(plan: PlanRecord, evaluation: Evaluation) -> str:
     """Returns how many sequences fill the memory of a device if all beside parameters grows as their number does."""
     parameters = evaluation.memory.get("parameters", 0)
-    grown = evaluation.bytes - parameters
-    if not evaluation.is_usable or evaluation.stage == "screened" or not grown:
+    sequence_bytes = evaluation.bytes - parameters
+    if not evaluation.is_usable or evaluation.stage == "screened" or not sequence_bytes:
         return ""
-    return f"{evaluation.sequences * (plan.hardware.hbm_available - parameters) // grown:,}"
+    return f"{evaluation.sequences * (plan.hardware.hbm_available - parameters) // sequence_bytes:,}"
 
 
 def _make_rank_grid(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Grid:

@@ -35,9 +35,9 @@ class ProductShape(NamedTuple):
 
 def find_products(hlo: HloProgram, instruction: HloInstruction) -> list[ProductShape]:
     """Returns the products of an instruction: one of XLA or cuBLAS, a convolution of cuDNN, or those in a fusion."""
-    inner = [fused for name in hlo.find_called(instruction) for fused in hlo.by_computation[name]]
-    read = (_read_product, _read_convolution)
-    products = (function(hlo, candidate) for candidate in (instruction, *inner) for function in read)
+    fused = [part for name in hlo.find_called(instruction) for part in hlo.by_computation[name]]
+    readers = (_read_product, _read_convolution)
+    products = (read_product(hlo, candidate) for candidate in (instruction, *fused) for read_product in readers)
     return [product for product in products if product is not None]
 
 
@@ -47,16 +47,16 @@ def _read_product(hlo: HloProgram, instruction: HloInstruction) -> ProductShape 
     contracted, operands = xla.CONTRACTED_DIMS.search(instruction.attributes), hlo.find_operands(instruction)
     if contracted is None or len(operands) < 2 or not instruction.results:
         return None
-    left, right = (operand.results[0] for operand in operands[:2])
-    summed = math.prod(left.shape[int(number.strip('"'))] for number in contracted[1].split(",") if number)
-    left_size, right_size, size = (math.prod(array.shape) for array in (left, right, instruction.results[0]))
+    first, second = (operand.results[0] for operand in operands[:2])
+    summed = math.prod(first.shape[int(number.strip('"'))] for number in contracted[1].split(",") if number)
+    first_size, second_size, size = (math.prod(array.shape) for array in (first, second, instruction.results[0]))
     if not summed or not size:
         return None
     # With B products of M x K and K x N, the sizes of the three arrays are BMK, BKN and BMN.
-    batch = left_size * right_size // (size * summed**2)
+    batch = first_size * second_size // (size * summed**2)
     if not batch:
         return None
-    return ProductShape(batch, left_size // (batch * summed), right_size // (batch * summed), summed, left.dtype)
+    return ProductShape(batch, first_size // (batch * summed), second_size // (batch * summed), summed, first.dtype)
 
 
 def _read_convolution(hlo: HloProgram, instruction: HloInstruction) -> ProductShape | None:
@@ -123,7 +123,7 @@ def _count_written_bytes(hlo: HloProgram, instruction: HloInstruction) -> int:
         return _count_written_bytes(hlo, operands[0])
     if instruction.opcode == "parameter":  # passed on
         return 0
-    place = _UPDATES.get(instruction.opcode, len(operands))
-    if place < len(operands):
-        instruction = operands[place]
+    update_index = _UPDATES.get(instruction.opcode, len(operands))
+    if update_index < len(operands):
+        instruction = operands[update_index]
     return sum(result.bytes for result in instruction.results)

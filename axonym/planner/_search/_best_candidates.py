@@ -218,7 +218,7 @@ class _Search:
                 self._is_cut_short = True
                 return
             expected = possible[self._find_next(possible)]
-            queue = [other for other in queue if other is not expected]
+            queue = [candidate for candidate in queue if candidate is not expected]
             prospect = expected.prospect
             number = len(self.results) + 1
             total = max(number, min(len(self._prospects), self._most_compiled))
@@ -303,12 +303,12 @@ class _Search:
         Which operations are run again and what is sent to the host are known before compiling.
         """
         key = prospect.estimate.candidate.key
-        for other in self._siblings[replace(key, policy="")]:
-            other_key = other.estimate.candidate.key
-            if other_key == key:  # slower ones follow
+        for sibling in self._siblings[replace(key, policy="")]:
+            sibling_key = sibling.estimate.candidate.key
+            if sibling_key == key:  # slower ones follow
                 return False
-            result = self.results.get(other_key)
-            if result[0].is_usable if result else self._is_likely_to_fit(other):
+            result = self.results.get(sibling_key)
+            if result[0].is_usable if result else self._is_likely_to_fit(sibling):
                 return True
         return False
 

@@ -243,8 +243,8 @@ def find_factors(predicted: Evaluation, measured: Mapping[str, float]) -> tuple[
     """
     time = predicted.time
     if time.attention == 0 and "compute" in measured:  # attention that is no kernel is part of computing
-        joined = measured["compute"] + measured.get("attention", 0.0)
-        measured = {name: seconds for name, seconds in measured.items() if name != "attention"} | {"compute": joined}
+        computing = measured["compute"] + measured.get("attention", 0.0)
+        measured = {name: seconds for name, seconds in measured.items() if name != "attention"} | {"compute": computing}
     beside = {TimePart("wait", axes): seconds for axes, seconds in time.hidden.items()}
     factors: dict[str, float] = {}
     sending: dict[str, float] = {}  # the predicted seconds of collectives, by the name of those along some mesh axes
@@ -266,8 +266,8 @@ def find_factors(predicted: Evaluation, measured: Mapping[str, float]) -> tuple[
         if name.startswith(f"{_WAIT} ") and name != _HOST:
             sending[name] = expected + room
         if name == _STEP:
-            where = "within" if abs(factor - 1) <= time.error else "outside"
-            text = f"a step took {format_seconds(seconds)}, {where} the predicted {format_step_time(time)}; all is"
+            relation = "within" if abs(factor - 1) <= time.error else "outside"
+            text = f"a step took {format_seconds(seconds)}, {relation} the predicted {format_step_time(time)}; all is"
         else:
             text = f"{name} took {format_seconds(seconds)} instead of the predicted {format_seconds(expected)},"
             text += " and what is sent is" if room else " and is"

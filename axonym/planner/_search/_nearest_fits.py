@@ -4,17 +4,13 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
-import jax
-
-from ...named._array import NamedArray, is_named_array
 from ...report._format import format_bytes
 from .._machine._described_devices import ONE_CHIP, DescribedDevice, described_devices
 from .._machine._hardware import get_hardware
 from .._plan._candidate import Candidate, Evaluation
 from ._candidate_compiler import CandidateCompiler, SearchProgress
-from ._step_variants import StepVariant, vary_policy
+from ._step_variants import StepVariant, resize_axes, vary_policy
 
 
 _MOST_HALVED = 4  # times that the batch is halved to find out what would fit
@@ -80,7 +76,7 @@ def _try_batches(
     for _ in range(_MOST_HALVED):
         if size % 2 or not _is_divisible(nearest.candidate, variant, name, size // 2):
             return
-        size, args = size // 2, _resize_axis(args, name, 1, 2)
+        size, args = size // 2, resize_axes(args, {name: size // 2})
         evaluation = compiler.compile(nearest, replace(variant, args=args), stop_early=True)
         yield f"with `{name}` of size {size}", evaluation
         if evaluation.fits or evaluation.problem:
@@ -103,19 +99,6 @@ def _is_divisible(candidate: Candidate, variant: StepVariant, batch_name: str | 
     return True
 
 
-def _resize_axis(args: tuple[Any, ...], name: str, factor: int, divisor: int) -> tuple[Any, ...]:
-    """Returns the arguments after the first with another size of an axis, as shapes."""
-
-    def resize_leaf(leaf: Any) -> Any:
-        if not isinstance(leaf, NamedArray) or name not in leaf.names:
-            return leaf
-        sizes = zip(leaf.names, leaf.array.shape, strict=True)
-        shape = tuple(factor * size // divisor if axis == name else size for axis, size in sizes)
-        return NamedArray(jax.ShapeDtypeStruct(shape, leaf.dtype), leaf.names)
-
-    return args[0], *jax.tree.map(resize_leaf, args[1:], is_leaf=is_named_array)
-
-
 def _try_machines(
     nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
 ) -> Iterator[tuple[str, Evaluation]]:
@@ -127,23 +110,25 @@ def _try_machines(
     candidate, larger = nearest.candidate, compiler
     if len(larger.devices) == 1:  # over which nothing is sharded, so that more devices would have as much
         return
-    stored = [axes[-1] for name, axes in candidate.parameters.items() if axes and candidate.compute.get(name) != axes]
-    mesh_axes = [*dict.fromkeys([*stored, *reversed([*candidate.mesh])])]
+    storing_axes = [
+        axes[-1] for name, axes in candidate.parameters.items() if axes and candidate.compute.get(name) != axes
+    ]
+    mesh_axes = [*dict.fromkeys([*storing_axes, *reversed([*candidate.mesh])])]
     name = _find_batch_name(candidate, variant)
     first_batch = max(variant.named_program.sizes[name]) if name is not None else 0
     batch = first_batch
     for _ in range(_MOST_DOUBLED):
         larger = replace(larger, devices=choose_larger_devices(larger.devices))
         for growth, axis in itertools.product((1, 2), mesh_axes):
-            grown = replace(candidate, mesh={**candidate.mesh, axis: 2 * candidate.mesh[axis]})
-            if _is_divisible(grown, variant, name, growth * batch):
+            grown_candidate = replace(candidate, mesh={**candidate.mesh, axis: 2 * candidate.mesh[axis]})
+            if _is_divisible(grown_candidate, variant, name, growth * batch):
                 break
         else:
             return
-        candidate, batch, grown_variant = grown, growth * batch, variant
+        candidate, batch, grown_variant = grown_candidate, growth * batch, variant
         sizes = f"`{axis}` of size {candidate.mesh[axis]}"
         if name is not None and batch > first_batch:
-            grown_variant = replace(variant, args=_resize_axis(variant.args, name, batch // first_batch, 1))
+            grown_variant = replace(variant, args=resize_axes(variant.args, {name: batch}))
             sizes += f" and `{name}` of size {batch}"
         evaluation = larger.compile(replace(nearest, candidate=candidate), grown_variant, stop_early=True)
         yield f"on '{larger.devices[0].topology}' with {sizes}", evaluation

@@ -72,9 +72,9 @@ def find_published_flags(hardware: str) -> dict[str, PublishedFlags]:
     """
     published = {flags.name: flags for flags in PUBLISHED_FLAGS if hardware in flags.hardware}
     if not published:
-        known = ", ".join(sorted({name for flags in PUBLISHED_FLAGS for name in flags.hardware}))
+        chips = ", ".join(sorted({name for flags in PUBLISHED_FLAGS for name in flags.hardware}))
         raise ValueError(
-            f"`compiler_options={PUBLISHED!r}` has no flags for '{hardware}', but for {known}; give the options by name"
+            f"`compiler_options={PUBLISHED!r}` has no flags for '{hardware}', but for {chips}; give the options by name"
         )
     return published
 

@@ -36,19 +36,20 @@ def propose_policies(
     """
     policies: dict[str, Any] = {**_KNOWN}
     names = [*prospect.variant.named_program.checkpoint_names][:_MOST_NAMES]
-    saved: tuple[str, ...] = ()
+    saved_names: tuple[str, ...] = ()
     while names:
         gains: list[tuple[float, str, Prospect]] = []
         for name in names:
-            other = _save_names(prospect, (*saved, name), hardware, make_link_model)
-            seconds = prospect.estimate.cost - other.estimate.cost
-            gains.append((seconds / max(other.held_bytes - prospect.held_bytes, 1.0), name, other))
+            saving_prospect = _save_names(prospect, (*saved_names, name), hardware, make_link_model)
+            seconds = prospect.estimate.cost - saving_prospect.estimate.cost
+            held_bytes = saving_prospect.held_bytes - prospect.held_bytes
+            gains.append((seconds / max(held_bytes, 1.0), name, saving_prospect))
         gain, name, prospect = max(gains, key=lambda gain: gain[:2])
         if gain <= 0:
             break
         names.remove(name)
-        saved = *saved, name
-        policies[f"save {', '.join(saved)}"] = ScanCheckpointPolicy(save_block_internals=saved)
+        saved_names = *saved_names, name
+        policies[f"save {', '.join(saved_names)}"] = ScanCheckpointPolicy(save_block_internals=saved_names)
     return policies
 
 

@@ -88,7 +88,7 @@ def list_variants(
         settings = dict(zip(options, option_values, strict=True))
         chosen_sizes = dict(zip(sizes, size_values, strict=True))
         step = functools.wraps(fn)(functools.partial(fn, **settings)) if settings else fn
-        variant_args = _resize_axes(args_by_policy[policy], chosen_sizes)
+        variant_args = resize_axes(args_by_policy[policy], chosen_sizes)
         try:
             named_program = trace_named_program(step, variant_args)
         except ValueError as error:  # such as for a batch that is not divisible by a number of microbatches
@@ -123,7 +123,7 @@ def _make_shape(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
 
 
-def _resize_axes(args: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Any, ...]:
+def resize_axes(args: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Any, ...]:
     """Returns arguments with other sizes of axes, as shapes, and with these axes in static fields, as caches have."""
     for name, size in sizes.items():
         args = eqx.filter_eval_shape(functools.partial(resize_axis, old_axis=name, new_size=size), args)

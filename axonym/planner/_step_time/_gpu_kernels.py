@@ -99,10 +99,10 @@ def estimate_attention_seconds(
         is_masked: Whether there is a causal mask.
     """
     size = next((size for size in _FORWARD if size >= head_dim), max(_FORWARD))
-    place = np.interp(math.log2(max(length, 1)), np.log2(_LENGTHS), np.arange(len(_LENGTHS)))
+    table_index = np.interp(math.log2(max(length, 1)), np.log2(_LENGTHS), np.arange(len(_LENGTHS)))
 
     def find_speed(speeds: Mapping[int, Sequence[float]]) -> float:
-        return float(np.interp(place, np.arange(len(_LENGTHS)), speeds[size]))
+        return float(np.interp(table_index, np.arange(len(_LENGTHS)), speeds[size]))
 
     speed = find_speed(_BACKWARD_UNMASKED if is_backward else _FORWARD_UNMASKED)
     if is_masked:
