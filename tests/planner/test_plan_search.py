@@ -106,15 +106,19 @@ def test_a_traced_program_has_the_names_of_both_passes():
         for one, runs in program.products.items()
     ]
     assert sorted(products) == [
-        (("batch", "embed"), ("mlp",), LAYERS),
-        (("batch", "embed"), ("mlp",), LAYERS),
         (("batch", "embed"), ("pixel",), 1),
-        (("batch", "mlp"), ("embed",), LAYERS),
-        (("batch", "mlp"), ("embed",), LAYERS),
-        (("embed", "mlp"), ("batch",), LAYERS),
+        (("batch", "embed", "layers"), ("mlp",), LAYERS),
+        (("batch", "embed", "layers"), ("mlp",), LAYERS),
+        (("batch", "mlp", "layers"), ("embed",), LAYERS),
+        (("batch", "mlp", "layers"), ("embed",), LAYERS),
+        (("embed", "mlp", "layers"), ("batch",), LAYERS),
         (("embed", "pixel"), ("batch",), 1),
-        (("mlp", "embed"), ("batch",), LAYERS),
+        (("mlp", "embed", "layers"), ("batch",), LAYERS),
     ]
+    # The loops of both passes hand on activations, and their gradients.
+    assert {tuple(name for name, _ in shape.dims): count for shape, count in program.carried.items()} == {
+        ("batch", "embed"): 2
+    }
     assert program.flops == FLOPS
     assert program.looped == {"layers"} and program.data_names == ("batch",)
     assert program.sizes["batch"] == {BATCH} and not any({"batch", "layers"} <= array for array in program.arrays)
@@ -734,7 +738,7 @@ def test_what_would_fit_has_sizes_that_the_mesh_divides(cache, monkeypatch):
         ({"fixed": {"mesh": {"data": 3}}}, ValueError, "has 3 devices, but there are 4"),
         ({"fixed": {"compute": {"bach": "data"}}}, ValueError, "'bach', which no argument has.*'batch'"),
         ({"fixed": {"compute": {"batch": "date"}}}, ValueError, "'batch' over 'date', which is no mesh axis.*'data'"),
-        ({"fixed": {"compute": {"mlp": "tensor"}}}, ValueError, "there are replica, data, model, or those of a `mesh`"),
+        ({"fixed": {"compute": {"mlp": "tensor"}}}, ValueError, "there are stage, .*, model, or those of a `mesh`"),
         ({"fixed": {"mesh": {"data": 4}, "parameters": {"mlp": ("data", "data")}}},
          ValueError, r"`fixed` has 'mlp' over \('data', 'data'\); give each mesh axis once"),
         ({"fixed": {"mesh": {"data": 4}, "parameters": {"mlp": "data", "embed": "data"}}},

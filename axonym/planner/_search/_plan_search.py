@@ -68,7 +68,7 @@ def plan(
         devices: A description such as `"v5e:16x16"`, or described devices.
         fixed: Choices that are not searched for: `{"mesh": {"data": 64, "model": 4}}` the sizes of all mesh axes,
             `{"compute": {"mlp": "model", "heads": None}}` and `{"parameters": {"embed": "data"}}` the mesh axes of
-            named axes while computing and between steps.
+            named axes while computing and between steps, `{"microbatches": {"batch": 8}}` those of stages.
         policies: The values of `gradient_checkpointing` to try for every `Stacked` and `BlockSeq` in the arguments, by
             a name of your own for each; None leaves them as they are. `"auto"` tries `False`, `True`, `"offload"` and
             policies that save values with names of `tree_checkpoint_name` in the layers, those first that save most
@@ -314,7 +314,13 @@ def _count_work(variants: Sequence[StepVariant], serve: str | None) -> list[Step
         _check_serve(serve, variants[0].named_program)
         counts = [max(variant.named_program.sizes[serve]) for variant in variants]
         return [
-            replace(variant, tokens=_count_tokens(variant, 1), samples=count, sequences=count)
+            replace(
+                variant,
+                tokens=_count_tokens(variant, 1),
+                samples=count,
+                sequences=count,
+                named_program=replace(variant.named_program, layer_names=()),  # stages would wait for each other
+            )
             for variant, count in zip(variants, counts, strict=True)
         ]
     flops_by_sizes: dict[tuple[int, ...], float] = {}

@@ -12,11 +12,17 @@ import jax
 
 from ...named._array import NamedArray, is_named_array
 from ...named._format import suggest_name
-from ...nn import LayerStack
+from ...nn import LayerStack, Stacked
 from ...partitioning._leaves import ARRAY_TYPES
 from ...tree_util import resize_axis
 from .._program._arguments import group_arguments
-from .._program._named_program import NamedProgram, NamedShape, make_named_shape, trace_named_program
+from .._program._named_program import (
+    NamedProgram,
+    NamedShape,
+    find_shared_names,
+    make_named_shape,
+    trace_named_program,
+)
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,10 @@ def list_variants(
     if not variants:
         _explain_trace_error(errors[0], arguments)
         raise errors[0]
-    return variants
+    first = find_shared_names(variants[0].fn, variants[0].args, variants[0].named_program)
+    # These are the same for all policies and sizes.
+    same = {"layer_names": _list_layer_names(args), "shared_names": first.shared_names, "arrays": first.arrays}
+    return [replace(variant, named_program=replace(variant.named_program, **same)) for variant in variants]
 
 
 def _list_arguments(args: tuple[Any, ...]) -> tuple[tuple[str, NamedShape], ...]:
@@ -197,6 +206,12 @@ def _check_choices(name: str, choices: Any, expected: str) -> None:
 
 def _is_layer_stack(node: Any) -> bool:
     return isinstance(node, LayerStack)
+
+
+def _list_layer_names(args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Returns the layer axes of the parameters that are stored stacked."""
+    nodes = jax.tree.leaves(args[:1], is_leaf=_is_layer_stack)
+    return tuple(dict.fromkeys(node.Block.name for node in nodes if isinstance(node, Stacked)))
 
 
 def _has_layers(args: tuple[Any, ...]) -> bool:
