@@ -183,3 +183,18 @@ def test_decoding_on_tpus_reads_a_long_cache_without_a_copy(make_plan):
     assert found.best.stage == "timed"
     least = (READ + 32 * CACHE) / 8 / get_hardware("v5e").hbm_bandwidth
     assert least < found.best.time.compute < 8 * least
+
+
+@pytest.mark.skipif(not os.environ.get("AXONYM_GPU_PLUGINS"), reason="This needs XLA for GPUs: `make gpu-plugins`.")
+def test_decoding_on_gpus_counts_reading_the_cache_in_attention(cache):
+    program = nym.planner.compile_for(
+        decode_step,
+        make_model(),
+        *make_inputs(context=32 * CONTEXT),
+        devices="h100:1x8",
+        mesh={"model": 8},
+        mapping=TENSOR,
+        cache=cache,
+    )
+    least = 32 * CACHE / 8 / get_hardware("h100").hbm_bandwidth
+    assert nym.planner.estimate_step_time(program).attention > least
