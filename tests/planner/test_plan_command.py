@@ -170,8 +170,8 @@ def test_ctrl_c_has_an_exit_code_and_what_is_known(steps, number, tmp_path, monk
         (["planned_steps:make_step", "--devices", "cpu"], "'cpu' does not describe a machine"),
         (
             ["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "mesh.data=x"],
-            "--fixed takes mesh.AXIS=SIZE, compute.NAME=MESH_AXES, parameters.NAME=MESH_AXES and microbatches.NAME=NUMBER, "
-            "not 'mesh.data=x'",
+            "--fixed takes mesh.AXIS=SIZE, compute.NAME=MESH_AXES, parameters.NAME=MESH_AXES and "
+            "microbatches.NAME=NUMBER, not 'mesh.data=x'",
         ),
         (["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "embed=data"], "not 'embed=data'"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layers"], "no argument has a `Stacked`"),

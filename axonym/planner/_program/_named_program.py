@@ -7,7 +7,7 @@ without tracing it again.
 
 import collections
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -234,6 +234,21 @@ def _list_names(tree: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for array in arrays for name in array.names))
 
 
+def _find_updated_case(equation: Any, broadcasts: Set[Any]) -> int | None:
+    """Returns the operand of a selection that is its result but for some places, whose index and value are broadcast.
+
+    XLA computes it within the operations that use the result: it reads nothing more.
+    """
+    if equation.primitive.name != "select_n":
+        return None
+    whole = [
+        index
+        for index, variable in enumerate(equation.invars)
+        if not isinstance(variable, core.Literal) and variable not in broadcasts
+    ]
+    return whole[0] if len(whole) == 1 and whole[0] > 0 else None
+
+
 def _open_jaxpr(jaxpr: Any) -> Any:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
@@ -285,9 +300,11 @@ class _ProgramReader:
         use_counts: collections.Counter[Any] = collections.Counter()
         for variables in (*(equation.invars for equation in jaxpr.eqns), jaxpr.outvars):
             use_counts.update(variable for variable in variables if not isinstance(variable, core.Literal))
+        broadcasts = {eqn.outvars[0] for eqn in jaxpr.eqns if eqn.primitive.name == "broadcast_in_dim"}
         for equation in jaxpr.eqns:
             operands = [_look_up(origins, variable) for variable in equation.invars]
-            results = self._read_equation(equation, operands, runs)
+            updated = _find_updated_case(equation, broadcasts)
+            results = self._read_equation(equation, operands, runs) if updated is None else [operands[updated]]
             self._follow_sum(equation, partial_sums, runs)
             for variable, origin in zip(equation.outvars, results, strict=True):
                 origins[variable] = origin
