@@ -423,6 +423,27 @@ def test_policies_and_options_are_searched(make_plan):
     assert found.best.candidate.options == {"times": 1}
 
 
+def test_parameters_are_gathered_in_few_bits_and_gradients_added_up_in_more(make_plan, tmp_path):
+    gathers = {
+        "exact": {},
+        "int8": {"gather_dtype": "int8"},
+        "typed": {"precision": nym.Precision(computing="bfloat16", reductions="float32")},
+    }
+    fixed = {**DATA, "compute": {"batch": "data", "embed": None}, "parameters": {"embed": "data"}}
+    plan = make_plan(fixed=fixed, gathers=gathers)
+    by_gather = {evaluation.candidate.gather: evaluation for evaluation in plan.evaluations if not evaluation.problem}
+    assert {*by_gather} == {*gathers} and plan.gather in gathers
+    sent = {name: sum(evaluation.sent.values()) for name, evaluation in by_gather.items()}
+    assert sent["int8"] < sent["exact"] and sent["typed"] < sent["exact"]
+    assert {name: evaluation.candidate.axis_types for name, evaluation in by_gather.items()} == {
+        "exact": "auto",
+        "int8": "auto",
+        "typed": "explicit",
+    }
+    assert nym.planner.read_plan(plan.to_json(tmp_path / "plan.json")) == plan
+    assert {alternative.choice for alternative in plan.why("gather").alternatives} == {*gathers} - {plan.gather}
+
+
 class NamedBlock(Block):
     """A block that needs both values again for the backward pass, of which `out` is the smaller one."""
 
@@ -769,6 +790,8 @@ def test_what_would_fit_has_sizes_that_the_mesh_divides(cache, monkeypatch):
         ({"policies": "full"}, TypeError, "`policies` is 'auto' or a mapping from a name for each policy"),
         ({"policies": {}}, ValueError, "`policies` is empty"),
         ({"options": {"microbatches": 4}}, TypeError, "`options` has 4 for 'microbatches'"),
+        ({"gathers": {"int8": "int8"}}, TypeError, "has 'int8' for 'int8'; give a mapping with `gather_dtype` and"),
+        ({"gathers": {"int4": {"gather_dtype": "int4"}}}, ValueError, "gather_dtype.*'int4'"),
         ({"sizes": ["batch"]}, TypeError, "`sizes` is a mapping from the sizes of axes of the data, such as"),
         ({"sizes": {"batch": 64}}, TypeError, "`sizes` has 64 for 'batch'; give a sequence of sizes to try"),
         ({"sizes": {"batch": (0,)}}, TypeError, r"`sizes` has \(0,\) for 'batch'; give a sequence of sizes to try"),

@@ -32,6 +32,7 @@ class Candidate:
         options: The keyword arguments that the function is called with.
         sizes: The sizes of the axes of the data that were searched.
         flags: The name of the published flags of XLA; empty if it is compiled without.
+        gather: The name of how parameters are gathered; empty if they are as they are stored.
         layers: The layer axis that is sharded over the stages of a pipeline; empty if there are none.
         microbatches: If there are stages, into how many microbatches they divide an axis of the data.
         axis_types: Whether the mesh axes are `"auto"` or `"explicit"`.
@@ -50,6 +51,7 @@ class Candidate:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     flags: str = ""
+    gather: str = ""
     layers: str = ""
     microbatches: Mapping[str, int] = field(default_factory=dict, hash=False)
     axis_types: AxisTypes = "auto"
@@ -67,6 +69,7 @@ class Candidate:
             options=tuple((name, repr(value)) for name, value in self.options.items()),
             sizes=tuple(sorted(self.sizes.items())),
             flags=self.flags,
+            gather=self.gather,
             layers=self.layers,
             microbatches=tuple(self.microbatches.items()),
             axis_types=self.axis_types,
@@ -112,6 +115,7 @@ class CandidateKey:
         options: The options, with values as text, since they need not be hashable.
         sizes: The sizes of axes.
         flags: The name of the flags.
+        gather: The name of how parameters are gathered.
         layers: The layer axis of the stages.
         microbatches: The axis of the microbatches and their number.
         axis_types: The types of mesh axes.
@@ -124,6 +128,7 @@ class CandidateKey:
     options: tuple[tuple[str, str], ...]
     sizes: tuple[tuple[str, int], ...]
     flags: str
+    gather: str
     layers: str
     microbatches: tuple[tuple[str, int], ...]
     axis_types: AxisTypes
@@ -239,11 +244,12 @@ def _group_names(mapping: Mapping[str, MeshAxes]) -> list[str]:
 
 
 def format_settings(candidate: Candidate) -> str:
-    """Returns sizes, microbatches of stages, policy, options and flags: `batch of 512, policy full, microbatches=2`."""
+    """Returns sizes, microbatches of stages, policy, gathers, options and flags: `batch of 512, policy full`."""
     settings = list_sizes(candidate)
     if candidate.schedule is not None:
         settings.append(f"{candidate.schedule.microbatches} microbatches (bubble {candidate.schedule.bubble:.1%})")
     settings += [f"policy {candidate.policy}"] if candidate.policy else []
+    settings += [f"gathers {candidate.gather}"] if candidate.gather else []
     settings += [f"{name}={value!r}" for name, value in candidate.options.items()]
     return ", ".join([*settings, f"flags {candidate.flags}"] if candidate.flags else settings)
 

@@ -91,6 +91,11 @@ class Plan(PlanRecord, PrintedTable):
         return self.best.candidate.policy
 
     @property
+    def gather(self) -> str:
+        """How the best candidate gathers parameters, by the name in `gathers`; empty if there were none."""
+        return self.best.candidate.gather
+
+    @property
     def options(self) -> Mapping[str, Any]:
         """The keyword arguments that the best candidate calls the function with."""
         return self.best.candidate.options
@@ -119,9 +124,9 @@ class Plan(PlanRecord, PrintedTable):
 
         Args:
             axis: A named axis, whose choices are what it is sharded over while computing and between steps, and its
-                size if that was searched; a mesh axis, whose choices are its sizes; `"policy"`; or an option. For one
-                choice alone: `"data=64"`, `"batch=512"`, `"embed=not sharded"` or `"embed=model"`, sharded over `model`
-                while computing or between steps.
+                size if that was searched; a mesh axis, whose choices are its sizes; `"policy"`; `"gather"`; or an
+                option. For one choice alone: `"data=64"`, `"batch=512"`, `"embed=not sharded"` or `"embed=model"`,
+                sharded over `model` while computing or between steps.
 
         Raises:
             TypeError: If `axis` is no string.

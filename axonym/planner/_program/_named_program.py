@@ -162,15 +162,18 @@ def make_named_shape(names: Sequence[str] | None, shape: Sequence[int], dtype: A
     return NamedShape(tuple(zip(names, shape, strict=True)), itemsize)
 
 
-def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
+def trace_named_program(
+    fn: Any, args: tuple[Any, ...], gather_options: Mapping[str, Any] | None = None
+) -> NamedProgram:
     """Traces a function with a mesh axis for each named axis of its arguments.
 
     Args:
         fn: A plain function.
         args: Its arguments, in which shapes stand for arrays.
+        gather_options: Options of `fsdp`.
     """
     names = _list_names(args)
-    jaxpr = _trace_with_names(fn, args, {name: name for name in names}).jaxpr
+    jaxpr = _trace_with_names(fn, args, {name: name for name in names}, gather_options).jaxpr
     parameter_names = _list_names(args[:1])
     data_names = {*names} - {*parameter_names}
     variables = _open_jaxpr(jaxpr).invars
@@ -221,11 +224,13 @@ def find_shared_names(fn: Any, args: tuple[Any, ...], named_program: NamedProgra
     return replace(named_program, shared_names=tuple(shared_names), arrays=frozenset(arrays))
 
 
-def _trace_with_names(fn: Any, args: tuple[Any, ...], mapping: Mapping[str, str]) -> Any:
+def _trace_with_names(
+    fn: Any, args: tuple[Any, ...], mapping: Mapping[str, str], gather_options: Mapping[str, Any] | None = None
+) -> Any:
     """Traces a function on a mesh with an axis of size 1 for each name in a mapping."""
     mesh = AbstractMesh((1,) * len(mapping), tuple(mapping), axis_types=(AxisType.Explicit,) * len(mapping))
     with set_mesh(mesh):
-        return fsdp(fn, mapping, mapping, retrace_warning=False).trace(*args)
+        return fsdp(fn, mapping, mapping, retrace_warning=False, **(gather_options or {})).trace(*args)
 
 
 def _list_names(tree: Any) -> tuple[str, ...]:

@@ -70,7 +70,8 @@ class CandidateCompiler:
         candidate = known.candidate
         try:
             compute = candidate.compute_mapping
-            step = fsdp(variant.fn, candidate.parameters, compute, retrace_warning=False, **self.jit_options)
+            options = {**self.jit_options, **variant.gather_options}
+            step = fsdp(variant.fn, candidate.parameters, compute, retrace_warning=False, **options)
             program = compile_for(
                 step,
                 *variant.args,

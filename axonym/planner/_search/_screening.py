@@ -14,6 +14,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+
+from ...partitioning._mapping import AxisMapping
 from .._machine._hardware import Hardware
 from .._plan._candidate import Candidate, Evaluation
 from .._program._collectives import MeshAxes, count_sent_bytes
@@ -63,6 +66,7 @@ class Screening:
         self, variant: StepVariant, hardware: Hardware, make_link_model: Callable[[Candidate], LinkModel]
     ) -> None:
         self._variant, self._hardware, self._make_link_model = variant, hardware, make_link_model
+        self._gather_mapping = AxisMapping({}, gather_dtype=variant.gather_options.get("gather_dtype"))
 
     def screen(self, candidate: Candidate) -> Prospect:
         """Returns the estimate of a candidate, and whether it is likely to fit."""
@@ -84,7 +88,7 @@ class Screening:
             for shape, count in named_program.offloaded.items()
         ]
         computing += 2 * sum(offloaded) / self._hardware.hbm_bandwidth  # out of the memory and back into it
-        traffic = _Traffic(candidate, self._make_link_model(candidate), named_program)
+        traffic = _Traffic(candidate, self._make_link_model(candidate), named_program, self._gather_mapping)
         for product, runs in named_program.products.items():
             computing += runs * _estimate_product(product, candidate, self._hardware)
             traffic.add_operands(product, runs)
@@ -119,8 +123,11 @@ class Screening:
 class _Traffic:
     """The collectives of a candidate: the seconds waited for, those beside computing, and the bytes sent."""
 
-    def __init__(self, candidate: Candidate, links: LinkModel, named_program: NamedProgram) -> None:
+    def __init__(
+        self, candidate: Candidate, links: LinkModel, named_program: NamedProgram, gather_mapping: AxisMapping
+    ) -> None:
         self._candidate, self._links, self._named_program = candidate, links, named_program
+        self._gather_mapping = gather_mapping
         self.waiting: dict[MeshAxes, float] = {}
         self.hidden: dict[MeshAxes, float] = {}
         self.sent: collections.Counter[MeshAxes] = collections.Counter()
@@ -141,7 +148,7 @@ class _Traffic:
                 stored_axes = _list_mesh_axes(parameter.dims, stored)
                 axes = tuple(axis for axis in stored_axes if axis not in computed_axes)
                 # The operand may be a part of the parameter, such as that of one layer; it is sharded as all of it is.
-                size = operand.itemsize * math.prod(operand.sizes)
+                size = self._find_gathered_itemsize(parameter, operand.itemsize) * math.prod(operand.sizes)
                 size /= _count_shards_of(parameter.dims, self._candidate, compute)
                 self._add("all-gather", size, axes, runs, self.hidden)
 
@@ -180,7 +187,8 @@ class _Traffic:
             computed_axes = _list_mesh_axes(parameter.dims, candidate.compute)
             stored_axes = _list_mesh_axes(parameter.dims, candidate.parameters)
             axes = tuple(axis for axis in stored_axes if axis not in computed_axes)
-            self._add("all-gather", _count_bytes(parameter, candidate, candidate.compute), axes, 1, self.waiting)
+            gathered = parameter._replace(itemsize=self._find_gathered_itemsize(parameter, parameter.itemsize))
+            self._add("all-gather", _count_bytes(gathered, candidate, candidate.compute), axes, 1, self.waiting)
         within_stages = {
             name: tuple(axis for axis in axes if axis not in mesh_axes) for name, axes in candidate.compute.items()
         }
@@ -189,6 +197,11 @@ class _Traffic:
             sent = _count_turns(candidate) * size
             self._add("collective-permute", sent, mesh_axes, loops, self.waiting)
             self._add("all-reduce", size, mesh_axes, loops, self.waiting)  # all devices get what the last stage has
+
+    def _find_gathered_itemsize(self, parameter: NamedShape, itemsize: float) -> float:
+        """Returns the bytes in which an element of a parameter is sent, which is that of computing or rounded."""
+        dtype = self._gather_mapping.find_gather_dtype([name for name, _ in parameter.dims])
+        return itemsize if dtype is None else min(itemsize, jnp.dtype(dtype).itemsize)
 
     def _add(self, kind: str, size: float, axes: MeshAxes, runs: int, seconds: dict[MeshAxes, float]) -> None:
         if axes and size:
