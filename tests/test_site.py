@@ -35,6 +35,18 @@ const page = [document.documentElement.scrollWidth, innerWidth];
 parent.postMessage(JSON.stringify({{sizes, page}}), "*");
 </script>
 """
+START = """# Start
+
+*Needs nothing.*
+
+```python
+print(1)
+```
+
+```text
+1
+```
+"""
 FRAME = """<p id="found"></p>
 <script>addEventListener("message", (event) => { document.getElementById("found").textContent = event.data; });</script>
 <iframe src="site/second/index.html" style="width: PHONEpx; height: 800px; border: 0"></iframe>
@@ -43,15 +55,16 @@ FRAME = """<p id="found"></p>
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with a site of three pages in `site`, made with the project's own theme and styles."""
+    """Returns a folder with a site of three pages in `site`, made with the project's own theme, styles and hooks."""
     if importlib.util.find_spec("mkdocs") is None:
         pytest.skip("This needs mkdocs: install the extra `docs`.")
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "docs/stylesheets", folder / "docs/stylesheets")
-    for name in ("index", "second", "third"):
-        (folder / "docs" / f"{name}.md").write_text(PAGE if name == "second" else f"# {name}\n")
+    for name, text in {"index": "# Index\n", "second": PAGE, "start": START}.items():
+        (folder / "docs" / f"{name}.md").write_text(text)
     settings: dict[str, Any] = {"INHERIT": str(ROOT / "mkdocs.yml"), "plugins": ["search"]}
-    settings |= {"docs_dir": "docs", "nav": [f"{name}.md" for name in ("index", "second", "third")]}
+    settings |= {"docs_dir": "docs", "nav": ["index.md", "second.md", "start.md"]}
+    settings |= {"hooks": [str(ROOT / "tools/make_notebooks.py")]}
     (folder / "mkdocs.yml").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--config-file", folder / "mkdocs.yml"]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -73,8 +86,16 @@ def test_code_and_output_scroll_on_a_phone_and_are_not_wrapped(folder: Path):
 def test_pages_end_with_links_to_the_previous_and_the_next_page(folder: Path):
     footers = [
         html.unescape(path.read_text()).partition("<footer")[2]
-        for path in (folder / "site/index.html", folder / "site/second/index.html", folder / "site/third/index.html")
+        for path in (folder / "site/index.html", folder / "site/second/index.html", folder / "site/start/index.html")
     ]
     kinds = ["md-footer__link--prev", "md-footer__link--next"]
     assert [[kind in footer for kind in kinds] for footer in footers] == [[False, True], [True, True], [True, False]]
-    assert 'href=".."' in footers[1] and 'href="../third/"' in footers[1]
+    assert 'href=".."' in footers[1] and 'href="../start/"' in footers[1]
+
+
+def test_pages_to_learn_from_have_their_notebook_for_download(folder: Path):
+    page = (folder / "site/start/index.html").read_text()
+    assert '<a download href="../start.ipynb">' in page
+    notebook = json.loads((folder / "site/start.ipynb").read_text())
+    assert [cell["source"] for cell in notebook["cells"]] == ["# Start\n\n*Needs nothing.*", "print(1)"]
+    assert "ipynb" not in (folder / "site/second/index.html").read_text()
