@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import axonym as nym
 
@@ -19,6 +20,7 @@ import axonym as nym
 CODE = ("pickle.find_class", "exec", "os.system", "subprocess.Popen")  # of Python's audit events
 TREE = {"weight": nym.ones({"embed": 4, "mlp": 4}), "step": 3, "note": "a text"}
 ARRAYS = {"weight": nym.ones({"embed": 4, "mlp": 4})}
+MESH, SPECS = nym.create_abstract_mesh({"data": 4}), {"weight": P("data")}
 watched: list[tuple[str, str]] | None = None
 
 
@@ -72,17 +74,28 @@ def read_hardware(path: Path) -> Any:
     return nym.planner.read_hardware(path / "machines.json")
 
 
+def read_plan(path: Path) -> Any:
+    return nym.planner.read_plan(path / "plan.json")
+
+
+def read_lock(path: Path) -> None:
+    nym.assert_sharding_lock(ARRAYS, path / "sharding.lock", SPECS, mesh=MESH)
+
+
 def write_all(folder: Path) -> dict[Callable[[Path], Any], Path]:
     """Writes a file for each loader, and returns where it is."""
-    folders = {
-        reader: folder / reader.__name__ for reader in (read_checkpoint, read_safetensors, read_leaves, read_hardware)
-    }
+    readers = (read_checkpoint, read_safetensors, read_leaves, read_hardware, read_plan, read_lock)
+    folders: dict[Callable[[Path], Any], Path] = {reader: folder / reader.__name__ for reader in readers}
     nym.checkpoint.save(folders[read_checkpoint], TREE, step=1)
     nym.state_dict.save_safetensors(ARRAYS, folders[read_safetensors])
-    for reader in (read_leaves, read_hardware):
+    for reader in (read_leaves, read_hardware, read_plan, read_lock):
         folders[reader].mkdir()
     nym.tree.serialise_leaves(folders[read_leaves] / "leaves", ARRAYS)
     (folders[read_hardware] / "machines.json").write_text('{"mine": {"base": "h100", "network_bandwidth": 1e10}}')
+    machine = nym.planner.described_devices("cpu:8")[0].topology
+    nym.planner.Plan((), machine, 3, {}, 0.0, 0, {}, {}, 0.5).to_json(folders[read_plan] / "plan.json")
+    report = nym.ShardingAnalyzer(MESH).sharding_report(ARRAYS, SPECS)
+    report.save_lock(folders[read_lock] / "sharding.lock")
     return folders
 
 
