@@ -43,6 +43,12 @@ def on_page_markdown(markdown: str, /, *, page: Page, **_: Any) -> None:
     pages[page.file.src_uri] = page, markdown
 
 
+def on_post_page(output: str, /, *, page: Page, **_: Any) -> str:
+    """Returns the HTML of a page with a link to its Markdown, for programs that come by the HTML."""
+    name = posixpath.basename(page.file.dest_uri)
+    return output.replace("</head>", f'<link rel="alternate" type="text/markdown" href="{name}.md"></head>', 1)
+
+
 def on_post_build(config: MkDocsConfig, **_: Any) -> None:
     """Writes the pages and their index."""
     folder, root = Path(config.site_dir), Path(config.config_file_path).parent
