@@ -55,8 +55,8 @@ def on_post_build(config: MkDocsConfig, **_: Any) -> None:
     places = {name: uri for uri, (_, text) in pages.items() for name, _ in ENTRY.findall(text)}
     for page, markdown in pages.values():
         text = SNIPPET.sub(lambda snippet: (root / snippet[1]).read_text(encoding="utf-8"), markdown)
-        text = convert_outside_of_code(text, page, places)
-        (folder / f"{page.file.dest_uri}.md").write_text(ENTRY.sub(write_entry, text), encoding="utf-8")
+        text = convert_outside_of_code(ENTRY.sub(write_entry, text), page, places)
+        (folder / f"{page.file.dest_uri}.md").write_text(text, encoding="utf-8")
     index = f"# {config.site_name}\n\n> {config.site_description}\n{''.join(list_sections(config.site_url or ''))}"
     (folder / "llms.txt").write_text(index, encoding="utf-8")
 
@@ -71,7 +71,8 @@ def convert_outside_of_code(text: str, page: Page, places: dict[str, str]) -> st
 
     def replace_link(link: re.Match[str]) -> str:
         source = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), link[1]))
-        return f"]({find(source)}{link[2] or ''})"
+        is_link = source in pages or Path(page.file.src_dir or "", source).is_file()
+        return f"]({find(source)}{link[2] or ''})" if is_link else link[0]  # such as code in a docstring
 
     def replace_reference(reference: re.Match[str]) -> str:
         label, name = reference.groups()
