@@ -1,13 +1,15 @@
 """The programs of the gallery, each through its `main`: what it prints, and its picture."""
 
 import importlib
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from .test_models import EXAMPLES
+from .test_models import EXAMPLES, read_family
 
 
 Run = Callable[..., str]
@@ -27,6 +29,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run_main
 
 
+def find_numbers(pattern: str, text: str) -> list[float]:
+    """Returns the numbers in the groups of a pattern, which must be in the text."""
+    found = re.search(pattern, text)
+    assert found, text
+    return [float(group.replace(",", "")) for group in found.groups()]
+
+
 def assert_is_picture(path: Path) -> None:
     picture = importlib.import_module("matplotlib.image").imread(path)
     assert picture.shape[0] > 300
@@ -35,6 +44,25 @@ def assert_is_picture(path: Path) -> None:
 
 def test_vit_reads_digits(run: Run, tmp_path: Path):
     shown = run("train_vit", "--epochs", 5, "--layers", 1, "--embed", 32, "--batch", 128, "--out", tmp_path)
-    accuracy = re.search(r"held-out accuracy: ([\d.]+)%", shown)
-    assert accuracy and float(accuracy[1]) > 15, shown
+    (accuracy,) = find_numbers(r"held-out accuracy: ([\d.]+)%", shown)
+    assert accuracy > 15
     assert_is_picture(tmp_path / "vit.png")
+
+
+def test_adapters_learn_and_merge(run: Run, tmp_path: Path):
+    llama = read_family("llama")
+    save_file(llama.parameters, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(llama.load.keywords["config"]))
+    (tmp_path / "text").write_text("7 11 13 " * 40)
+    options = ["--text", tmp_path / "text", "--seq", 4, "--batch", 4, "--steps", 12, "--rank", 2, "--lr", 0.05]
+    shown = run(
+        "finetune_lora", "--model", tmp_path, *options, "--axis-types", "explicit", "--out", tmp_path / "adapters"
+    )
+    before, after = find_numbers(r"held-out loss: ([\d.]+) bits per token before, ([\d.]+) after", shown)
+    (merged,) = find_numbers(r"merged into the weights: ([\d.]+)", shown)
+    assert after < before - 0.5 and abs(merged - after) < 0.01
+    (trained, whole) = find_numbers(r"([\d,]+) elements are trained beside ([\d,]+)", shown)
+    assert whole == sum(array.size for array in llama.parameters.values())
+    adapters = load_file(tmp_path / "adapters" / "model.safetensors")
+    assert trained == sum(array.size for array in adapters.values())
+    assert_is_picture(tmp_path / "adapters" / "loss.png")
