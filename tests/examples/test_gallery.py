@@ -66,3 +66,14 @@ def test_adapters_learn_and_merge(run: Run, tmp_path: Path):
     adapters = load_file(tmp_path / "adapters" / "model.safetensors")
     assert trained == sum(array.size for array in adapters.values())
     assert_is_picture(tmp_path / "adapters" / "loss.png")
+
+
+def test_tokens_spread_over_experts(run: Run, tmp_path: Path):
+    sizes = ["--steps", 6, "--batch", 8, "--seq", 8, "--layers", 1, "--embed", 16, "--out", tmp_path]
+    shown = run("mixture_of_experts", *sizes, "--dispatch", "all_to_all", "--capacity", 1.25)
+    assert "f32[layers: 1, experts: 8@expert, embed: 16@data, mlp: 16]" in shown
+    shares = [float(share) for share in re.findall(r"([\d.]+)%", shown.split(" 0 ")[-1].splitlines()[0])]
+    assert len(shares) == 8 and abs(sum(shares) - 100) < 1
+    loss, busiest, dropped = find_numbers(r"loss ([\d.]+) .* has ([\d.]+) times an equal share; ([\d.]+)%", shown)
+    assert loss < 8 and abs(busiest - max(shares) * 8 / 100) < 0.01 and dropped > 0
+    assert_is_picture(tmp_path / "load.png")
