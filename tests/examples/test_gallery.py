@@ -77,3 +77,12 @@ def test_tokens_spread_over_experts(run: Run, tmp_path: Path):
     loss, busiest, dropped = find_numbers(r"loss ([\d.]+) .* has ([\d.]+) times an equal share; ([\d.]+)%", shown)
     assert loss < 8 and abs(busiest - max(shares) * 8 / 100) < 0.01 and dropped > 0
     assert_is_picture(tmp_path / "load.png")
+
+
+def test_positions_are_sharded_in_each_way(run: Run, tmp_path: Path):
+    shown = run("long_context", "--lengths", 64, "--layers", 1, "--embed", 16, "--out", tmp_path)
+    rows = re.findall(r"64 +(one device|\w+) +([\d.]+) MiB +([\d.]+) MiB +([\d.]+)", shown)
+    assert [row[0] for row in rows] == ["one device", "all_gather", "ring", "all_to_all"]
+    assert len({loss for *_, loss in rows}) == 1 and 5 < float(rows[0][3]) < 8
+    assert all(float(row[1]) < float(rows[0][1]) / 2 and float(row[2]) > 0 for row in rows[1:])
+    assert_is_picture(tmp_path / "memory.png")
