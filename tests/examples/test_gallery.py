@@ -86,3 +86,13 @@ def test_positions_are_sharded_in_each_way(run: Run, tmp_path: Path):
     assert len({loss for *_, loss in rows}) == 1 and 5 < float(rows[0][3]) < 8
     assert all(float(row[1]) < float(rows[0][1]) / 2 and float(row[2]) > 0 for row in rows[1:])
     assert_is_picture(tmp_path / "memory.png")
+
+
+def test_pipeline_has_the_losses_of_one_device(run: Run, tmp_path: Path):
+    sizes = ["--layers", 4, "--batch", 8, "--seq", 8, "--embed", 32, "--steps", 3, "--out", tmp_path]
+    shown = run("pipeline", "--mesh", "stage:2,data:4", "--microbatches", 2, "--repeats", 2, *sizes)
+    assert "2 stages, 2 microbatches, 2 groups of layers each, 5 turns" in shown
+    assert "layers: 4@stage" in shown
+    first, last, difference = find_numbers(r"from ([\d.]+) to ([\d.]+), within ([\de.-]+) of one device", shown)
+    assert last < first - 0.1 and difference < 1e-4
+    assert_is_picture(tmp_path / "schedule.png")
