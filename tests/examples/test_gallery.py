@@ -96,3 +96,16 @@ def test_pipeline_has_the_losses_of_one_device(run: Run, tmp_path: Path):
     first, last, difference = find_numbers(r"from ([\d.]+) to ([\d.]+), within ([\de.-]+) of one device", shown)
     assert last < first - 0.1 and difference < 1e-4
     assert_is_picture(tmp_path / "schedule.png")
+
+
+def test_rules_shard_a_flax_model(run: Run, tmp_path: Path):
+    sizes = ["--layers", 1, "--embed", 32, "--steps", 40, "--batch", 32, "--out", tmp_path]
+    shown = run("flax_by_rules", "--rule", "paths", *sizes)
+    assert re.search(r"blocks/0/mlp/up_proj/kernel +\(32, 128\) +P\('data', 'model'\) +\(8, 64\)", shown)
+    assert re.search(r"head/kernel +\(32, 10\) +P\(\) ", shown)
+    held, whole = find_numbers(r"holds ([\d,]+) of ([\d,]+) elements", shown)
+    kernels = 2 * (32 * 128 + 16 * 64)
+    assert held == whole - kernels * 7 / 8
+    (accuracy,) = find_numbers(r"held-out accuracy: ([\d.]+)%", shown)
+    assert accuracy > 20
+    assert_is_picture(tmp_path / "loss.png")
