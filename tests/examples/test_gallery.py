@@ -109,3 +109,13 @@ def test_rules_shard_a_flax_model(run: Run, tmp_path: Path):
     (accuracy,) = find_numbers(r"held-out accuracy: ([\d.]+)%", shown)
     assert accuracy > 20
     assert_is_picture(tmp_path / "loss.png")
+
+
+def test_a_killed_run_goes_on_with_fewer_devices(run: Run, tmp_path: Path):
+    steps = ["--steps", 60, "--kill-after", 5, "--save-every", 5, "--width", 16]
+    shown = run("elastic_restore", *steps, "--then", "data:1,model:2", "--out", tmp_path / "run")
+    assert "(2, 64) on each of 8 devices" in shown and "(8, 64) on each of 2 devices" in shown
+    (killed,) = find_numbers(r"killed after step (\d+)", shown)
+    start, end, difference = find_numbers(r"from step (\d+) to (\d+); all losses are within ([\de.-]+) of", shown)
+    assert 5 <= start <= killed < end == 60 and difference < 1e-4
+    assert_is_picture(tmp_path / "run" / "loss.png")
