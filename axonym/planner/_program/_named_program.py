@@ -219,7 +219,7 @@ def find_shared_names(fn: Any, args: tuple[Any, ...], named_program: NamedProgra
             try:
                 _trace_with_names(fn, args, {**mapping, name: named_program.data_names[0]})
                 shared_names.append(name)
-            except ValueError:
+            except Exception:  # which JAX raises as various classes, and layers as their own
                 arrays.add(frozenset({name, *data_names}))
     return replace(named_program, shared_names=tuple(shared_names), arrays=frozenset(arrays))
 
