@@ -1,6 +1,6 @@
 """The program for several hosts, as two processes of this machine that are stopped, and the files that launch it."""
 
-import importlib.util
+import importlib
 import os
 import re
 import signal
@@ -20,12 +20,10 @@ from .test_models import EXAMPLES
 FOLDER = EXAMPLES / "multi_host"
 
 
-@pytest.fixture(scope="module")
-def train() -> Any:
-    spec: Any = importlib.util.spec_from_file_location("multi_host_train", FOLDER / "train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module("multi_host.train")
 
 
 def test_two_processes_stop_at_a_signal_and_one_goes_on(train: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
