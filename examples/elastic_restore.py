@@ -1,9 +1,9 @@
 """Kills a program that trains and saves, and goes on from its newest checkpoint on another mesh.
 
-The first process trains a small network on scikit-learn's digits on `--mesh`, and saves its state every few steps. It
-is killed without warning. The second one restores the newest complete checkpoint onto `--then`, a mesh of another form
-and number of devices: each device reads the parts that it needs. Batches are drawn by the number of the step, so the
-losses go on as those of a run that nobody has killed.
+The first process trains the network of `multi_host/train.py` on `--mesh`, and saves its state every few steps. It is
+killed without warning. The second one restores the newest complete checkpoint onto `--then`, a mesh of another form and
+number of devices: each device reads the parts that it needs. Batches are drawn by the number of the step, so the losses
+go on as those of a run that nobody has killed.
 """
 
 import argparse
@@ -16,43 +16,17 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import numpy as np
-import optax
 from bookkeeping import check_positive, console, open_folder, plot_curves
-from sklearn.datasets import load_digits
+from multi_host.train import PARAMETERS, Digits, init_state, train_step
 
 import axonym as nym
-from axonym import NamedArray
-
-
-COMPUTE = {"batch": "data", "mlp": "model"}
-PARAMETERS = {"batch": "data", "mlp": ("model", "data")}  # between steps, and in checkpoints
-OPTIMIZER: Any = optax.adam(3e-3)
-
-
-def init_state(width: int) -> dict[str, Any]:
-    Pixel, Label = nym.make_axes(pixel=64, label=10)
-    model = nym.nn.MLP.init(Pixel, Label, width=width, depth=1, key=jax.random.key(0))
-    return {"model": model, "moments": OPTIMIZER.init(model), "step": 0}
-
-
-@nym.fsdp(PARAMETERS, COMPUTE, donate_args=(True, True))
-def train_step(model: Any, moments: Any, x: NamedArray, y: NamedArray) -> Any:
-    def compute_loss(model: Any) -> jax.Array:
-        return nym.nn.cross_entropy_loss(model(x), "label", y).scalar()
-
-    loss, gradients = jax.value_and_grad(compute_loss)(model)
-    updates, moments = OPTIMIZER.update(gradients, moments)
-    return eqx.apply_updates(model, updates), moments, loss
 
 
 def train(state: dict[str, Any], steps: int) -> Iterator[tuple[dict[str, Any], float]]:
     """Yields the state after each of the remaining steps, with the loss."""
-    images, labels = load_digits(return_X_y=True)
+    digits = Digits(128)
     while state["step"] < steps:
-        rows = np.random.default_rng(state["step"]).integers(0, len(labels), 128)
-        x, y = nym.named(images[rows] / 16, ("batch", "pixel")), nym.named(labels[rows], "batch")
-        model, moments, loss = train_step(state["model"], state["moments"], *nym.shard((x, y), COMPUTE))
+        model, moments, loss = train_step(state["model"], state["moments"], *digits.read(state["step"]))
         state = {"model": model, "moments": moments, "step": state["step"] + 1}
         yield state, float(loss)
 

@@ -104,22 +104,14 @@ def init_cache(model: Model, Batch: Axis, KPos: Axis, dtype: Any, padding: Named
     return model.init_cache(Batch, KPos, dtype=dtype, padding=padding)
 
 
-def draw_token(
-    model: Model, cache: Any, tokens: NamedArray, key: jax.Array, sampling: Sampling | None
-) -> tuple[Any, NamedArray, jax.Array, NamedArray]:
-    """Returns the cache with these tokens, the token that comes next, the next key, and the logits of the token."""
-    logits, cache = model.decode(tokens, cache)
-    key, draw_key = jax.random.split(key)
-    logits = logits["pos", -1]
-    return cache, sample_token(logits, draw_key, sampling), key, logits
-
-
 @nym.named_jit(donate_args=(False, True, False, False, False), retrace_warning=False)
 def decode_token(
     model: Model, cache: Any, tokens: NamedArray, key: jax.Array, sampling: Sampling | None
 ) -> tuple[Any, NamedArray, jax.Array]:
     """Returns the cache with the new tokens, the next token of every prompt, and the next key."""
-    cache, token, key, _ = draw_token(model, cache, tokens, key, sampling)
+    logits, cache = model.decode(tokens, cache)
+    key, draw_key = jax.random.split(key)
+    token = sample_token(logits["pos", -1], draw_key, sampling)
     return cache, token.broadcast_axis(Axis("pos", 1)).rearrange(("batch", "pos")), key
 
 
@@ -139,8 +131,7 @@ def generate_tokens(
     """
     sampling = make_sampling(temperature, top_k, top_p)
     longest = max(map(len, prompts))
-    if not all(prompts):
-        raise ValueError("a prompt is empty; it needs a token at least")
+    check_prompts(prompts)
     counts = np.array([longest - len(prompt) for prompt in prompts], np.int32)
     rows = [[0] * count + prompt for count, prompt in zip(counts, prompts, strict=True)]
     tokens = nym.auto_sharded(nym.named(np.array(rows, np.int32), ("batch", "pos")))
@@ -153,11 +144,19 @@ def generate_tokens(
         yield np.asarray(tokens.array)[:, 0]
 
 
+def check_prompts(prompts: list[list[int]]) -> None:
+    if not all(prompts):
+        raise ValueError("a prompt is empty; it needs a token at least")
+
+
 class Slots(eqx.Module):
-    """The texts that are computed together, each in a slot along `batch`, and without that axis a single one.
+    """Texts that are computed together, each in a slot along `batch`.
+
+    Their newest tokens are at one position of the cache, a ring, so that a step writes one slice for all texts. A text
+    began at a position of its own, as if it were padded before it.
 
     Attributes:
-        cache: The keys and values of each text, with a length of its own.
+        cache: The keys and values of each text.
         token: The newest token of each text, which the cache does not have yet.
         key: The random key for the next token of each text.
     """
@@ -169,26 +168,41 @@ class Slots(eqx.Module):
 
 @nym.named_jit(retrace_warning=False)
 def init_slots(model: Model, Batch: Axis, KPos: Axis, dtype: Any) -> Slots:
-    """Returns empty slots."""
-    cache = model.init_cache(Batch, KPos, dtype=dtype, padding=nym.zeros(Batch, jnp.int32))
-    # Numbers that the texts of a cache share become one for each; `vmap` returns the axis first.
-    cache = map_named(lambda x: x.broadcast_axis(Batch).rearrange(("batch", ...)), cache)
+    """Returns slots without texts, whose cache is as if it were full of padding."""
+    padding = nym.full(Batch, KPos.size, jnp.int32)
+    cache = model.init_cache(Batch, KPos, dtype=dtype, padding=padding, sliding_window=True)
+    cache = map_caches(lambda cache: dataclasses.replace(cache, length=nym.full_like(cache.length, KPos.size)), cache)
     keys = nym.auto_sharded(nym.named(jax.random.split(jax.random.key(0), Batch.size), Batch))
     return Slots(cache, nym.zeros(Batch, jnp.int32), keys)
 
 
-def map_named(fn: Any, *trees: Any) -> Any:
-    return jax.tree.map(fn, *trees, is_leaf=lambda x: isinstance(x, NamedArray))
+def map_caches(fn: Any, tree: Any) -> Any:
+    return jax.tree.map(fn, tree, is_leaf=lambda x: isinstance(x, KVCache))
 
 
-def continue_text(
-    model: Model, cache: Any, tokens: NamedArray, key: jax.Array, sampling: Sampling | None
+def map_slots(fn: Any, *slots: Slots) -> Slots:
+    """Applies a function to the arrays that have an element for each slot, and leaves the others as they are."""
+
+    def apply(x: NamedArray, *others: NamedArray) -> NamedArray:
+        return fn(x, *others) if "batch" in x.names else x
+
+    return jax.tree.map(apply, *slots, is_leaf=lambda x: isinstance(x, NamedArray))
+
+
+def continue_texts(
+    model: Model, slots: Slots, tokens: NamedArray, sampling: Sampling | None
 ) -> tuple[Slots, NamedArray]:
-    """Returns a slot after these tokens and those in its cache, and how probable its new token was to the model."""
-    cache, token, key, logits = draw_token(model, cache, tokens, key, sampling)
-    return Slots(cache, token, nym.named(key, ())), nym.nn.log_softmax(logits.astype(jnp.float32), "vocab")[
-        "vocab", token
-    ]
+    """Returns slots after these tokens, and the logarithms of the probabilities that the model gave to the new ones."""
+
+    def draw_token(logits: NamedArray, key: NamedArray) -> tuple[NamedArray, NamedArray, NamedArray]:
+        next_key, draw_key = jax.random.split(key.array)
+        token = sample_token(logits, draw_key, sampling)
+        log_probabilities = nym.nn.log_softmax(logits.astype(jnp.float32), "vocab")
+        return token, nym.named(next_key, ()), log_probabilities["vocab", token]
+
+    logits, cache = model.decode(tokens, slots.cache)
+    token, key, log_probability = nym.vmap(draw_token, "batch")(logits["pos", -1], slots.key)
+    return Slots(cache, token, key), log_probability
 
 
 @nym.named_jit(donate_args=(False, True, False, False, False, False, False), retrace_warning=False)
@@ -201,32 +215,29 @@ def fill_slot(
     key: jax.Array,
     sampling: Sampling | None,
 ) -> tuple[Slots, NamedArray, NamedArray]:
-    """Puts a prompt, padded at its front, into a slot.
+    """Puts a prompt, padded at its front, into a slot, so that it ends at the newest position.
 
     Returns:
         The slots, the first token after the prompt, and the logarithm of its probability.
     """
 
-    def empty(cache: KVCache) -> KVCache:  # what another text has left there is hidden: the length is that of no text
-        return dataclasses.replace(cache, length=nym.zeros_like(cache.length), padding=nym.named(padding, ()))
+    def move_back(cache: KVCache) -> KVCache:  # what the last text has left is before the padding, so it is masked
+        start = cache.length - prompt.resolve_axis("pos").size
+        return dataclasses.replace(cache, length=start, padding=(start + padding).broadcast_axis(Axis("batch", 1)))
 
-    cache = map_named(lambda x: x["batch", slot], slots.cache)
-    cache = jax.tree.map(empty, cache, is_leaf=lambda x: isinstance(x, KVCache))
-    filled, log_probability = continue_text(model, cache, prompt, key, sampling)
-    slots = map_named(lambda x, new: x.at["batch", slot].set(new), slots, filled)
+    emptied = map_slots(lambda x: x["batch", nym.ds(slot, 1)], slots)
+    emptied = Slots(map_caches(move_back, emptied.cache), emptied.token, nym.named(key[None], "batch"))
+    filled, log_probability = continue_texts(model, emptied, prompt.broadcast_axis(Axis("batch", 1)), sampling)
+    slots = map_slots(lambda x, new: x.at["batch", nym.ds(slot, 1)].set(new), slots, filled)
     return slots, filled.token, log_probability
 
 
 @nym.named_jit(donate_args=(False, True, False), retrace_warning=False)
 def decode_slots(model: Model, slots: Slots, sampling: Sampling | None) -> tuple[Slots, NamedArray, NamedArray]:
     """Returns the slots with the next token in each, the tokens, and the logarithms of their probabilities."""
-
-    def decode_slot(slot: Slots) -> tuple[Slots, NamedArray]:
-        tokens = slot.token.broadcast_axis(Axis("pos", 1))
-        return continue_text(model, slot.cache, tokens, slot.key.array, sampling)
-
-    slots, log_probabilities = nym.vmap(decode_slot, "batch")(slots)
-    return slots, slots.token, log_probabilities
+    tokens = slots.token.broadcast_axis(Axis("pos", 1)).rearrange(("batch", "pos"))
+    slots, log_probability = continue_texts(model, slots, tokens, sampling)
+    return slots, slots.token, log_probability
 
 
 class Served(NamedTuple):
@@ -246,7 +257,7 @@ class Served(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A prompt that waits for a slot, or the text of one that has got it."""
+    """A prompt that waits for a slot or has one, and the number of tokens that its text still gets."""
 
     text: int
     prompt: list[int]
@@ -266,7 +277,9 @@ class Server:
         longest: Tokens of the longest prompt.
         steps: Tokens of the longest continuation.
         ends: Tokens that end a text.
-        temperature: As those below, what `make_sampling` takes.
+        temperature: What logits are divided by; 0 takes the most probable tokens.
+        top_k: How many of the most probable tokens may be drawn, or None for all.
+        top_p: The probability that the most probable tokens have together, of which one is drawn.
     """
 
     def __init__(
@@ -300,6 +313,7 @@ class Server:
 
     def submit(self, prompt: list[int], key: jax.Array | None = None, steps: int | None = None) -> int:
         """Adds a prompt to those that wait, and returns the number of its text."""
+        check_prompts([prompt])
         steps = self.steps if steps is None else steps
         if not 0 < len(prompt) <= self.longest or not 0 < steps <= self.steps:
             raise ValueError(

@@ -224,7 +224,8 @@ def test_mistakes_are_one_line(generate, llama_folder, tmp_path, capsys):
             assert generate.main([*argv, "--tokens", "2"]) == 2
         return capsys.readouterr().err.strip()
 
-    assert complain(str(llama_folder), " ") == "generate: a prompt is empty; it needs a token at least"
+    for options in ((), ("--slots", "1")):
+        assert complain(str(llama_folder), " ", *options) == "generate: a prompt is empty; it needs a token at least"
     (tmp_path / "config.json").write_bytes((llama_folder / "config.json").read_bytes())
     assert complain(str(tmp_path), "1").startswith(f"generate: '{tmp_path}' has neither 'model.safetensors' nor")
     (tmp_path / "config.json").write_text('{"model_type": "gpt9"}')
