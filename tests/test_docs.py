@@ -21,6 +21,7 @@ import jax
 import pytest
 
 import axonym
+from tools import make_errors
 
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +35,7 @@ BLOCK = re.compile(
 )
 TABLE = re.compile(r"^\|(?P<head>.*)\| Axonym +\|\n\|[-|: ]+\|\n(?P<rows>(?:\|.*\|\n)+)", re.MULTILINE)
 CELL = re.compile(r"(?<!\\)\|")
+KIND = re.compile(r"# .+\n\n\*(Tutorial|Guide|Reference|Explanation)[,.] .*You need .+\*\n\n")
 COMMENT = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
 NAMESPACES = [
     "axonym",
@@ -113,6 +115,19 @@ def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
             exec(compile(code, page, "exec"), vars(module))
             got = capsys.readouterr().out
             assert printed is None or got.split() == printed.split(), f"line {len(code) - len(code.lstrip())} of {page}"
+
+
+def test_each_page_says_its_kind_and_what_it_needs():
+    others = [ROOT / "docs/changelog.md", *ROOT.glob("docs/api/*.md")]
+    rest = [page for page in ROOT.glob("docs/**/*.md") if page not in others and not KIND.match(page.read_text())]
+    assert not [str(page.relative_to(ROOT)) for page in rest], "*Guide. You need [meshes](mesh.md).* is missing."
+
+
+def test_errors_are_shown_as_they_are_raised():
+    page = make_errors.PAGE.read_text()
+    assert set(re.findall(r"<!-- raises (\w+) -->", page)) == set(make_errors.MISTAKES)
+    with jax.numpy_rank_promotion("allow"):
+        assert make_errors.fill(page) == page, "Write it again by `python -m tools.make_errors`."
 
 
 def public(namespace: str) -> Iterator[tuple[str, Any]]:
