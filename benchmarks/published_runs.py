@@ -108,13 +108,6 @@ FLOAT8_ON_TPU7X = {
     "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
     "xla_tpu_use_single_sparse_core_for_all_gather_offload": True,
 }
-QWEN_ON_TPU7X = {
-    **HOST_TRANSFERS,
-    "xla_tpu_scoped_vmem_limit_kib": 61440,
-    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
-    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
-    "xla_tpu_use_single_sparse_core_for_all_gather_offload": True,
-}
 ON_GPUS = {
     "xla_gpu_all_gather_combine_threshold_bytes": 134217728,
     "xla_gpu_reduce_scatter_combine_threshold_bytes": 67108864,
@@ -124,7 +117,6 @@ ON_GPUS = {
     "xla_gpu_enable_pipelined_all_reduce": True,
 }
 COPIES = {"batch": ("replica", "data")}
-CONTEXT = {**FSDP, "pos": "context", "token": "context"}
 LLAMA_2_7B = {"vocab": 32000, "heads": 32, "group": 1, "head_dim": 128, "pos": 4096}
 LLAMA_2_7B |= {"layers": 32, "embed": 4096, "mlp": 11008}
 LLAMA_2_7B_TFLOPS = 755.08  # of a device in a step with 4 sequences, as MaxText counts them
@@ -134,8 +126,6 @@ LLAMA_3_70B = {**LLAMA_3, "layers": 80, "embed": 8192, "group": 8, "mlp": 28672}
 LLAMA_3_405B = {**LLAMA_3, "layers": 126, "embed": 16384, "group": 16, "mlp": 53248}
 LLAMA_2_13B = {**LLAMA_2_7B, "layers": 40, "embed": 5120, "heads": 40, "mlp": 13824}
 LLAMA_2_70B = {**LLAMA_3_70B, "vocab": 32000, "pos": 4096}
-QWEN_3_235B = {"vocab": 151936, "layers": 94, "embed": 4096, "heads": 4, "group": 16, "head_dim": 128, "pos": 4096}
-QWEN_3_235B |= {"mlp": 1536, "experts": 128}
 MAXTEXT = {"vocab": 32000, "group": 1, "head_dim": 128, "pos": 2048}
 
 
@@ -315,14 +305,6 @@ RUNS = {
         policy=save_attention,
         compiler_options=ON_TPU7X,
     ),
-    "70b-tpu7x": Run(
-        *("Llama 3.1 70B, FSDP 512, batch 2 a device, 8192 tokens", "tpu7x:4x8x8"),
-        {**LLAMA_3_70B, "batch": 2 * 512},
-        {"data": 512},
-        None,
-        policy=save_attention,
-        compiler_options=ON_TPU7X,
-    ),
     "405b-tpu7x": Run(
         *("Llama 3.1 405B, FSDP 512, offloaded, batch 3 a device, 8192 tokens", "tpu7x:4x8x8"),
         {**LLAMA_3_405B, "batch": 3 * 512},
@@ -330,17 +312,6 @@ RUNS = {
         None,
         policy=CARRIES_OFFLOADED_KEYS_SAVED,
         compiler_options=ON_TPU7X,
-    ),
-    "70b-128k-tpu7x": Run(
-        *("Llama 3.1 70B, FSDP 64 x context 8, 64 sequences of 131,072 tokens", "tpu7x:4x8x8"),
-        {**LLAMA_3_70B, "pos": 131072, "batch": 64},
-        {"data": 64, "context": 8},
-        None,
-        CONTEXT,
-        save_attention,
-        ON_TPU7X,
-        embed=("data", "context"),
-        options={"context": "all_gather"},
     ),
     "70b-tpu7x-64-float8": Run(
         *("Llama 3.1 70B in 8-bit floats, FSDP 128, batch 2 a device, 8192 tokens", "tpu7x:4x4x4"),
@@ -351,57 +322,10 @@ RUNS = {
         compiler_options=FLOAT8_ON_TPU7X,
         is_float8=True,
     ),
-    "70b-tpu7x-float8": Run(
-        *("Llama 3.1 70B in 8-bit floats, FSDP 512, batch 2 a device, 8192 tokens", "tpu7x:4x8x8"),
-        {**LLAMA_3_70B, "batch": 2 * 512},
-        {"data": 512},
-        None,
-        policy=save_attention,
-        compiler_options=FLOAT8_ON_TPU7X,
-        is_float8=True,
-    ),
-    "405b-tpu7x-float8": Run(
-        *("Llama 3.1 405B in 8-bit floats, FSDP 512, offloaded, batch 3 a device, 8192 tokens", "tpu7x:4x8x8"),
-        {**LLAMA_3_405B, "batch": 3 * 512},
-        {"data": 512},
-        None,
-        policy=LAYERS_OFFLOADED,
-        compiler_options=ON_TPU7X,
-        is_float8=True,
-    ),
-    "70b-128k-tpu7x-float8": Run(
-        *("Llama 3.1 70B in 8-bit floats, FSDP 64 x context 8, 64 sequences of 131,072 tokens", "tpu7x:4x8x8"),
-        {**LLAMA_3_70B, "pos": 131072, "batch": 64},
-        {"data": 64, "context": 8},
-        None,
-        CONTEXT,
-        save_attention,
-        ON_TPU7X,
-        embed=("data", "context"),
-        options={"context": "all_gather"},
-        is_float8=True,
-    ),
-    "qwen3-235b-tpu7x": Run(
-        *("Qwen 3 235B, FSDP 512, offloaded, batch 16 a device, 4096 tokens", "tpu7x:4x8x8"),
-        {**QWEN_3_235B, "batch": 16 * 512},
-        {"data": 512},
-        None,
-        policy=LAYERS_OFFLOADED,
-        compiler_options=QWEN_ON_TPU7X,
-        options={"top_k": 8},
-    ),
     "1024b-v5p": Run(
         *("1024B, FSDP 64 x TP 16, batch 2 a chip", "v5p:8x8x16"),
         {**MAXTEXT, "layers": 128, "embed": 16384, "heads": 256, "mlp": 114688, "batch": 2048},
         {"data": 64, "model": 16},
-        None,
-        TENSOR,
-        compiler_options=SPARSE_CORES,
-    ),
-    "1024b-v5p-4096": Run(
-        *("1024B, FSDP 128 x TP 16, batch 2 a chip", "v5p:8x16x16"),
-        {**MAXTEXT, "layers": 128, "embed": 16384, "heads": 256, "mlp": 114688, "batch": 4096},
-        {"data": 128, "model": 16},
         None,
         TENSOR,
         compiler_options=SPARSE_CORES,
@@ -414,43 +338,9 @@ RUNS = {
         COPIES,
         compiler_options=FUSED_COLLECTIVES,
     ),
-    "32b-v5e-slices": Run(
-        *("32B, 2 x FSDP 256, batch 4 a chip", "2 x v5e:16x16"),
-        {**MAXTEXT, "layers": 32, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 4 * 512},
-        {"replica": 2, "data": 256},
-        None,
-        COPIES,
-        compiler_options=FUSED_COLLECTIVES,
-    ),
-    "64b-v5e-slices": Run(
-        *("64B, 2 x FSDP 256, batch 2 a chip", "2 x v5e:16x16"),
-        {**MAXTEXT, "layers": 64, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 2 * 512},
-        {"replica": 2, "data": 256},
-        None,
-        COPIES,
-        compiler_options=FUSED_COLLECTIVES,
-    ),
-    "128b-v5e-slices": Run(
-        *("128B, 2 x FSDP 16 x TP 16, batch 1 a chip", "2 x v5e:16x16"),
-        {**MAXTEXT, "layers": 64, "embed": 8192, "heads": 128, "mlp": 57344, "batch": 512},
-        {"replica": 2, "data": 16, "model": 16},
-        None,
-        {**TENSOR, **COPIES},
-        OFFLOADED,
-        FUSED_COLLECTIVES,
-    ),
     "32b-v5p-slices": Run(
         *("32B, 2 x FSDP 16 x TP 4, batch 6 a chip", "2 x v5p:4x4x4"),
         {**MAXTEXT, "layers": 32, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 6 * 128},
-        {"replica": 2, "data": 16, "model": 4},
-        None,
-        {**TENSOR, **COPIES},
-        SAVED,
-        SPARSE_CORES,
-    ),
-    "64b-v5p-slices": Run(
-        *("64B, 2 x FSDP 16 x TP 4, batch 3 a chip", "2 x v5p:4x4x4"),
-        {**MAXTEXT, "layers": 64, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 3 * 128},
         {"replica": 2, "data": 16, "model": 4},
         None,
         {**TENSOR, **COPIES},
@@ -474,14 +364,6 @@ RUNS = {
         {**TENSOR, **COPIES},
         SAVED,
         SPARSE_CORES,
-    ),
-    "512b-v5p-slices": Run(
-        *("512B, 2 x FSDP 64 x TP 8, batch 2 a chip", "2 x v5p:8x8x8"),
-        {**MAXTEXT, "layers": 128, "embed": 16384, "heads": 128, "mlp": 57344, "batch": 2048},
-        {"replica": 2, "data": 64, "model": 8},
-        None,
-        {**TENSOR, **COPIES},
-        compiler_options=SPARSE_CORES,
     ),
     **{
         f"7b-a3-{hosts}": Run(
