@@ -2,7 +2,7 @@
 
 Those on v5e and v5p are in the tables of MaxText's pages for these, and those on v6e and tpu7x are Google Cloud's
 recipes (AI-Hypercomputer/tpu-recipes). Those of Llama 2 7B on GPUs are in MaxText's table for A3 machines, the last of
-these and that on H200s are recipes (AI-Hypercomputer/gpu-recipes), and the others torchtitan's.
+these and Llama 3.1 70B on H200s are recipes (AI-Hypercomputer/gpu-recipes), and the others torchtitan's.
 """
 
 import dataclasses
@@ -91,17 +91,22 @@ SPARSE_CORES = {
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
 }
 ON_TPU7X = {
-    **SPARSE_CORES,
     "xla_tpu_scoped_vmem_limit_kib": 65536,
     "xla_tpu_bf16_emission_mode": "NATIVE_EMISSION",
     "xla_tpu_enable_sparse_core_reduce_scatter_v2": True,
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
     "xla_tpu_enable_sparse_core_collective_offload_2d_all_gather": True,
     "xla_tpu_enable_sparse_core_collective_offload_3d_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
     "xla_tpu_use_single_sparse_core_for_all_gather_offload": True,
+    "xla_tpu_enable_all_gather_offload_tracing": True,
+    "xla_tpu_use_tc_device_shape_on_sc": True,
+    "xla_sc_disable_megacore_partitioning": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": False,
     "xla_enable_async_all_gather": True,
     "xla_tpu_prefer_async_allgather_to_allreduce": True,
 }
-del ON_TPU7X["xla_sc_enable_instruction_fusion"], ON_TPU7X["xla_tpu_enable_all_reduce_offload_tracing"]
 FLOAT8_ON_TPU7X = {
     "xla_tpu_scoped_vmem_limit_kib": 61440,
     "xla_tpu_bf16_emission_mode": "NATIVE_EMISSION",
@@ -139,11 +144,9 @@ class Run:
         sizes: The size of each axis of the model and of the batch.
         mesh: The sizes of the mesh axes.
         seconds: The published time of a step; None before a prediction is compared with it.
-        compute: From axes to mesh axes, for computing.
+        compute: From axes to mesh axes, for computing; between steps, `embed` is sharded over `data` as well.
         policy: What the backward pass recomputes.
         compiler_options: Flags of XLA that the run is published with.
-        embed: The mesh axes over which `embed` is sharded between steps.
-        options: Other numbers and choices of the model's configuration.
         is_float8: Whether the linear layers but the head multiply 8-bit floats.
     """
 
@@ -155,14 +158,12 @@ class Run:
     compute: Mapping[str, str | tuple[str, ...]] = dataclasses.field(default_factory=lambda: FSDP)
     policy: Any = True
     compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    embed: str | tuple[str, ...] = "data"
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     is_float8: bool = False
 
     @property
     def stored(self) -> dict[str, str | tuple[str, ...]]:
         """From axes to mesh axes, between steps."""
-        return {**self.compute, "embed": self.embed}
+        return {**self.compute, "embed": "data"}
 
     @property
     def table(self) -> str:
@@ -301,7 +302,7 @@ RUNS = {
         *("Llama 3.1 70B, FSDP 128, batch 2 a device, 8192 tokens", "tpu7x:4x4x4"),
         {**LLAMA_3_70B, "batch": 2 * 128},
         {"data": 128},
-        None,
+        12.20,
         policy=save_attention,
         compiler_options=ON_TPU7X,
     ),
@@ -309,7 +310,7 @@ RUNS = {
         *("Llama 3.1 405B, FSDP 512, offloaded, batch 3 a device, 8192 tokens", "tpu7x:4x8x8"),
         {**LLAMA_3_405B, "batch": 3 * 512},
         {"data": 512},
-        None,
+        98.34,
         policy=CARRIES_OFFLOADED_KEYS_SAVED,
         compiler_options=ON_TPU7X,
     ),
@@ -317,7 +318,7 @@ RUNS = {
         *("Llama 3.1 70B in 8-bit floats, FSDP 128, batch 2 a device, 8192 tokens", "tpu7x:4x4x4"),
         {**LLAMA_3_70B, "batch": 2 * 128},
         {"data": 128},
-        None,
+        7.93,
         policy=save_attention,
         compiler_options=FLOAT8_ON_TPU7X,
         is_float8=True,
@@ -326,7 +327,7 @@ RUNS = {
         *("1024B, FSDP 64 x TP 16, batch 2 a chip", "v5p:8x8x16"),
         {**MAXTEXT, "layers": 128, "embed": 16384, "heads": 256, "mlp": 114688, "batch": 2048},
         {"data": 64, "model": 16},
-        None,
+        98.12,
         TENSOR,
         compiler_options=SPARSE_CORES,
     ),
@@ -334,7 +335,7 @@ RUNS = {
         *("16B, 2 x FSDP 256, batch 6 a chip", "2 x v5e:16x16"),
         {**MAXTEXT, "layers": 32, "embed": 4096, "heads": 64, "mlp": 28672, "batch": 6 * 512},
         {"replica": 2, "data": 256},
-        None,
+        10.57,
         COPIES,
         compiler_options=FUSED_COLLECTIVES,
     ),
@@ -342,7 +343,7 @@ RUNS = {
         *("32B, 2 x FSDP 16 x TP 4, batch 6 a chip", "2 x v5p:4x4x4"),
         {**MAXTEXT, "layers": 32, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 6 * 128},
         {"replica": 2, "data": 16, "model": 4},
-        None,
+        7.51,
         {**TENSOR, **COPIES},
         SAVED,
         SPARSE_CORES,
@@ -351,7 +352,7 @@ RUNS = {
         *("128B, 2 x FSDP 16 x TP 8, batch 1 a chip", "2 x v5p:4x4x8"),
         {**MAXTEXT, "layers": 64, "embed": 8192, "heads": 128, "mlp": 57344, "batch": 256},
         {"replica": 2, "data": 16, "model": 8},
-        None,
+        5.20,
         {**TENSOR, **COPIES},
         SAVED,
         SPARSE_CORES,
@@ -360,7 +361,7 @@ RUNS = {
         *("256B, 2 x FSDP 64 x TP 8, batch 1 a chip", "2 x v5p:8x8x8"),
         {**MAXTEXT, "layers": 64, "embed": 16384, "heads": 128, "mlp": 57344, "batch": 1024},
         {"replica": 2, "data": 64, "model": 8},
-        None,
+        10.80,
         {**TENSOR, **COPIES},
         SAVED,
         SPARSE_CORES,
@@ -399,7 +400,7 @@ RUNS = {
         *("Llama 3.1 8B, FSDP 8, batch 2 a GPU, 8192 tokens", "h100:1x8"),
         {**LLAMA_3_8B, "batch": 2 * 8},
         {"data": 8},
-        None,
+        2 * 8192 / 6667,
         policy=SELECTED,
         compiler_options=ON_GPUS,
     ),
@@ -407,7 +408,7 @@ RUNS = {
         *("Llama 3.1 8B, FSDP 128, batch 2 a GPU, 8192 tokens", "h100:16x8"),
         {**LLAMA_3_8B, "batch": 2 * 128},
         {"data": 128},
-        None,
+        2 * 8192 / 6514,
         policy=SELECTED,
         compiler_options=ON_GPUS,
     ),
@@ -415,7 +416,7 @@ RUNS = {
         *("Llama 3 8B, FSDP 64, batch 1 a GPU, 8192 tokens", "a100:8x8"),
         {**LLAMA_3_8B, "batch": 64},
         {"data": 64},
-        None,
+        8192 / 2973,
         policy=SELECTED,
         compiler_options=ON_GPUS,
     ),
@@ -423,14 +424,14 @@ RUNS = {
         *("Llama 3 70B, FSDP 64, batch 1 a GPU, 8192 tokens", "a100:8x8"),
         {**LLAMA_3_70B, "batch": 64},
         {"data": 64},
-        None,
+        8192 / 331,
         compiler_options=ON_GPUS,
     ),
     "llama2-13b-a100": Run(
         *("Llama 2 13B, FSDP 64, batch 2 a GPU, 4096 tokens", "a100:8x8"),
         {**LLAMA_2_13B, "batch": 2 * 64},
         {"data": 64},
-        None,
+        2 * 4096 / 1904,
         policy=SELECTED,
         compiler_options=ON_GPUS,
     ),
@@ -438,7 +439,7 @@ RUNS = {
         *("Llama 2 70B, FSDP 64, batch 1 a GPU, 4096 tokens", "a100:8x8"),
         {**LLAMA_2_70B, "batch": 64},
         {"data": 64},
-        None,
+        4096 / 355,
         policy=SELECTED,
         compiler_options=ON_GPUS,
     ),
@@ -446,14 +447,14 @@ RUNS = {
         *("Llama 2 70B, FSDP 64, layers recomputed, batch 2 a GPU, 4096 tokens", "a100:8x8"),
         {**LLAMA_2_70B, "batch": 2 * 64},
         {"data": 64},
-        None,
+        2 * 4096 / 353,
         compiler_options=ON_GPUS,
     ),
     "8b-h100-8-float8": Run(
         *("Llama 3.1 8B in 8-bit floats, FSDP 8, batch 2 a GPU, 8192 tokens", "h100:1x8"),
         {**LLAMA_3_8B, "batch": 2 * 8},
         {"data": 8},
-        None,
+        2 * 8192 / 8532,
         policy=SELECTED,
         compiler_options=ON_GPUS,
         is_float8=True,
@@ -462,7 +463,7 @@ RUNS = {
         *("Llama 3.1 8B in 8-bit floats, FSDP 128, batch 2 a GPU, 8192 tokens", "h100:16x8"),
         {**LLAMA_3_8B, "batch": 2 * 128},
         {"data": 128},
-        None,
+        2 * 8192 / 8380,
         policy=SELECTED,
         compiler_options=ON_GPUS,
         is_float8=True,
@@ -471,7 +472,7 @@ RUNS = {
         *("Llama 3.1 70B in 8-bit floats, FSDP 32 x TP 8, batch 16 a host, 8192 tokens", "h100:32x8"),
         {**LLAMA_3_70B, "batch": 16 * 32},
         {"data": 32, "model": 8},
-        None,
+        2 * 8192 / 829,
         TENSOR,
         compiler_options=ON_GPUS,
         is_float8=True,
@@ -481,11 +482,11 @@ RUNS = {
             *(f"Llama 3.1 8B in 8-bit floats, FSDP {8 * hosts}, batch 2 a GPU, 8192 tokens", f"h200:{hosts}x8"),
             {**LLAMA_3_8B, "batch": 2 * 8 * hosts},
             {"data": 8 * hosts},
-            None,
+            2 * 8192 / rate,
             policy=SELECTED,
             compiler_options=ON_GPUS,
             is_float8=True,
         )
-        for hosts in (4, 8)
+        for hosts, rate in {4: 10938, 8: 10753}.items()  # tokens a second
     },
 }

@@ -6,8 +6,8 @@ published time. `make tpu` and `make gpu-plugins` install the compilers, into th
 AXONYM_GPU_PLUGINS name. A run on TPUs takes up to eight minutes of CPU time, one on GPUs a quarter of a minute; nothing
 is run. With `--page`, the tables replace those in a page of the documentation.
 
-The model is Llama's in all runs, in bfloat16 with AdamW on float32. Under tensor parallelism the values between layers
-are sharded over the positions, as MaxText shards them over an axis, too.
+The model is Llama's in all runs, in bfloat16 or 8-bit floats with AdamW on float32. Under tensor parallelism the values
+between layers are sharded over the positions, as MaxText shards them over an axis, too.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import optax
 
 import axonym as nym
 from axonym.planner import CompiledProgram, StepTime, compile_for, described_devices, estimate_step_time
-from examples.models import llama, mixtral
+from examples.models import llama
 
 from .compiled_steps import replace_table
 from .published_runs import RUNS, Run
@@ -33,15 +33,12 @@ from .published_runs import RUNS, Run
 
 def init_model(run: Run) -> Any:
     """Makes the model of a run."""
-    file = mixtral if "experts" in run.sizes else llama
-    axes = {name: nym.Axis(name, run.sizes[name]) for name in file.Config._fields if name in run.sizes}
-    config: Any = file.Config(**axes, **run.options)
-    model = (mixtral.Mixtral if file is mixtral else llama.Llama).init(config, key=jax.random.key(0))
+    axes: dict[str, Any] = {name: nym.Axis(name, run.sizes[name]) for name in llama.Config._fields if name in run.sizes}
+    model = llama.Llama.init(llama.Config(**axes), key=jax.random.key(0))
     blocks = dataclasses.replace(model.blocks, gradient_checkpointing=run.policy)
     if run.is_float8:
         blocks = nym.quantization.quantize_linear_layers(blocks, nym.quantization.Float8DotGeneral.init(16))
-    model = dataclasses.replace(model, blocks=blocks)
-    return model.use_sequence_parallelism() if isinstance(model, llama.Llama) else model
+    return dataclasses.replace(model, blocks=blocks).use_sequence_parallelism()
 
 
 def is_history(x: Any) -> bool:
