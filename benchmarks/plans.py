@@ -33,7 +33,8 @@ from axonym.planner._search import _best_candidates, _plan_search
 from axonym.report._format import format_bytes
 
 from .compiled_steps import replace_table
-from .published_steps import RUNS, describe_step
+from .published_runs import RUNS
+from .published_steps import describe_step
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

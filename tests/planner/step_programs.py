@@ -18,16 +18,16 @@ from axonym.planner import CompiledProgram, ProgramMemory, described_devices
 RECORDED = Path(__file__).parent / "recorded" / "steps"
 SIZES = {"vocab": 512, "layers": 3, "embed": 256, "heads": 4, "group": 1, "head_dim": 128, "mlp": 512}
 BATCH = {"batch": 8, "pos": 256}
-MACHINES: dict[str, tuple[str, int, dict[str, int]]] = {
-    "tpu": ("v5e:2x4", 1, {"data": 4, "model": 2}),
-    "gpu": ("h100:1x8", 1, {"data": 4, "model": 2}),
-    "slices": ("v5e:2x2", 2, {"replica": 2, "data": 4}),
+MACHINES: dict[str, tuple[str, dict[str, int]]] = {
+    "tpu": ("v5e:2x4", {"data": 4, "model": 2}),
+    "gpu": ("h100:1x8", {"data": 4, "model": 2}),
+    "slices": ("2 x v5e:2x2", {"replica": 2, "data": 4}),
 }
 
 
 def make_mesh(name: str) -> Any:
-    devices, slices, mesh = MACHINES[name]
-    return nym.create_mesh(mesh, devices=described_devices(devices, slices=slices))
+    devices, mesh = MACHINES[name]
+    return nym.create_mesh(mesh, devices=described_devices(devices))
 
 
 def make_program(text: str, mesh: Any, *, is_stopped: bool = False, options: Any = None) -> CompiledProgram:
@@ -43,12 +43,13 @@ def read_recorded(name: str) -> CompiledProgram:
 
 
 def record(name: str) -> None:
-    from benchmarks.published_steps import ALL_OFFLOADED, TENSOR, Run, compile_run
+    from benchmarks.published_runs import ALL_OFFLOADED, TENSOR, Run
+    from benchmarks.published_steps import compile_run
 
-    machine, slices, mesh = MACHINES[name]
+    machine, mesh = MACHINES[name]
     compute: dict[str, Any] = {"batch": ("replica", "data")} if name == "slices" else TENSOR
     policy = ALL_OFFLOADED if name == "tpu" else True
-    run = Run(name, machine, {**SIZES, **BATCH}, mesh, 1.0, compute, policy, slices=slices)
+    run = Run(name, machine, {**SIZES, **BATCH}, mesh, 1.0, compute, policy)
     program = compile_run(run, stop_early=name == "slices")
     text = re.sub(r'"body":"[^"]*"', '"body":""', program.text)  # the machine code of kernels
     text = re.sub(r'"/[^"]*/([^"/]+)"', r'"\1"', text)  # no folders
