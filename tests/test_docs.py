@@ -1,8 +1,9 @@
 """Every Python block of the README and of the documentation runs, as a reader would run it, and prints what it says.
 
 The blocks of a page share their names, from top to bottom. A `text` block right after one is what it prints, and so is
-the comment after a `print(...)`. A block after a line `<!-- not run: reason -->` is left out. The code in the column
-`Axonym` of a table runs as well, row by row. The reference has each public name once.
+the comment after a `print(...)`. A block after a line `<!-- not run: reason -->` is left out, and one with a title is a
+file, which is written where the page runs. The code in the column `Axonym` of a table runs as well, row by row; a
+column `gives` beside it has its value, or its axes if it is an array. The reference has each public name once.
 """
 
 import ast
@@ -14,18 +15,19 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import pytest
 
 import axonym
+from tools import make_errors
 
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
     r"^(?P<skip><!-- not run: .+ -->\n+)?"
-    r"^(?P<indent> *)```python.*\n"
+    r"^(?P<indent> *)```python(?: title=\"(?P<file>[^\"]+)\")?.*\n"
     r"(?P<code>(?:.*\n)*?)"
     r"(?P=indent)```\n"
     r"(?P<printed>\n(?P=indent)```text\n(?P<text>(?:.*\n)*?)(?P=indent)```\n)?",
@@ -33,6 +35,7 @@ BLOCK = re.compile(
 )
 TABLE = re.compile(r"^\|(?P<head>.*)\| Axonym +\|\n\|[-|: ]+\|\n(?P<rows>(?:\|.*\|\n)+)", re.MULTILINE)
 CELL = re.compile(r"(?<!\\)\|")
+KIND = re.compile(r"# .+\n\n\*(Tutorial|Guide|Reference|Explanation)[,.] .*You need .+\*\n\n")
 COMMENT = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
 NAMESPACES = [
     "axonym",
@@ -58,8 +61,16 @@ NAMESPACES = [
 ]
 
 
-def blocks(page: Path) -> Iterator[tuple[str, str | None]]:
-    """Yields the code of each block and table, moved down to its line, and what a block says that it prints."""
+class Block(NamedTuple):
+    """Code, moved down to its line in the page, what the page says that it prints, and the file that it is, if any."""
+
+    code: str
+    printed: str | None = None
+    file: str | None = None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Yields the code of each block and table."""
     text = page.read_text()
     found = [*BLOCK.finditer(text), *TABLE.finditer(text)]
     for match in sorted(found, key=lambda match: match.start()):
@@ -68,15 +79,20 @@ def blocks(page: Path) -> Iterator[tuple[str, str | None]]:
         elif not match["skip"]:
             code = re.sub(f"^{match['indent']}", "", match["code"], flags=re.MULTILINE)
             printed = match["text"] if match["printed"] else "\n".join(COMMENT.findall(code)) or None
-            yield "\n" * text.count("\n", 0, match.start("code")) + code, printed
+            yield Block("\n" * text.count("\n", 0, match.start("code")) + code, printed, match["file"])
 
 
-def rows(text: str, table: re.Match[str]) -> Iterator[tuple[str, None]]:
-    """Yields the code in the last column of each row of a table."""
+def rows(text: str, table: re.Match[str]) -> Iterator[Block]:
+    """Yields the code in the last column of each row of a table, and the value in the one before if it is `gives`."""
     line = text.count("\n", 0, table.start("rows"))
+    has_values = table["head"].split("|")[-1].strip() == "gives"
     for below, row in enumerate(table["rows"].splitlines()):
-        for code in re.findall(r"`([^`]+)`", CELL.split(row)[-2]):
-            yield "\n" * (line + below) + code.replace("\\|", "|"), None
+        *_, value, column, _ = CELL.split(row)
+        for code in re.findall(r"`([^`]+)`", column):
+            code = code.replace("\\|", "|")
+            if has_values:
+                code = f"print((lambda value: getattr(value, 'shape', value))({code}))"
+            yield Block("\n" * (line + below) + code, value.strip(" `") if has_values else None)
 
 
 def pages() -> list[Path]:
@@ -88,13 +104,30 @@ def pages() -> list[Path]:
 def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.syspath_prepend(str(tmp_path))
     module = ModuleType("axonym_page")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with jax.numpy_rank_promotion("allow"):
-        for code, printed in blocks(page):
+        for code, printed, file in blocks(page):
+            if file:
+                Path(file).write_text(code.lstrip("\n"))
+                continue
             exec(compile(code, page, "exec"), vars(module))
             got = capsys.readouterr().out
             assert printed is None or got.split() == printed.split(), f"line {len(code) - len(code.lstrip())} of {page}"
+
+
+def test_each_page_says_its_kind_and_what_it_needs():
+    others = [ROOT / "docs/changelog.md", *ROOT.glob("docs/api/*.md")]
+    rest = [page for page in ROOT.glob("docs/**/*.md") if page not in others and not KIND.match(page.read_text())]
+    assert not [str(page.relative_to(ROOT)) for page in rest], "*Guide. You need [meshes](mesh.md).* is missing."
+
+
+def test_errors_are_shown_as_they_are_raised():
+    page = make_errors.PAGE.read_text()
+    assert set(re.findall(r"<!-- raises (\w+) -->", page)) == set(make_errors.MISTAKES)
+    with jax.numpy_rank_promotion("allow"):
+        assert make_errors.fill(page) == page, "Write it again by `python -m tools.make_errors`."
 
 
 def public(namespace: str) -> Iterator[tuple[str, Any]]:

@@ -24,6 +24,7 @@ STYLE = """<style>
 .axonym-table thead th,.axonym-table tr.all td{font-weight:bold}
 .axonym-table tr.leaf>*{border-top:1px solid rgba(128,128,128,.35)}
 .axonym-table tr.all>*{border-top:2px solid rgba(128,128,128,.7)}
+.axonym-table td:last-child:not(.number){min-width:24ch}
 .axonym-table .number{text-align:right!important;white-space:nowrap}
 .axonym-table tr.axis>:first-child{padding-left:28px}
 .axonym-table tr.replicated>*{opacity:.75}

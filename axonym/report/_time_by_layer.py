@@ -17,9 +17,10 @@ from ._format import check_count, format_count
 from ._table import Grid, GridPage, GridRow, PrintedReport, format_html_page, format_page
 
 
-_CONTROL_FLOW_SCOPE = re.compile(
-    r"while|body|cond|branch_\d+_fun|closed_call|eval_jaxpr|checkpoint|rematted_computation|shard_map"
-)
+_CONTROL_FLOW = r"while|body|cond|branch_\d+_fun|closed_call|eval_jaxpr|checkpoint|rematted_computation|shard_map"
+_CONTROL_FLOW_SCOPE = re.compile(_CONTROL_FLOW)
+# The path of a `Stacked`, which is outside of its loop and inside: `loss/blocks/while/body/blocks/up`.
+_REPEATED_PATH = re.compile(rf"(?<=/)((?:[^/]+/)+?)(?:(?:{_CONTROL_FLOW})/)+\1")
 # A transformation around a part of the path: `jvp(Stacked)`.
 _TRANSFORM = re.compile(
     r"\b(?:jit|jvp|vmap|transpose|remat|checkpoint|custom_jvp|custom_vjp)\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
@@ -59,6 +60,7 @@ def split_op_name(op_name: str) -> tuple[str, str]:
     path, previous = op_name, ""  # transformations may be nested: `jvp(vmap(Linear))`
     while path != previous:
         previous, path = path, _TRANSFORM.sub(r"\1", path)
+    path = _REPEATED_PATH.sub(r"\1", path)
     merged = _MERGED_PATHS.fullmatch(path)
     if merged:
         branches = [merged[1] + branch for branch in merged[2].split(":")]

@@ -27,108 +27,71 @@ MISSED = "**over**"
 INTRODUCTION = """\
 # Benchmarks
 
+*Reference. You need JAX.*
+
 <!-- Written by `make bench` from benchmarks/results; change the text in benchmarks/performance/page.py. -->
 
-What named axes cost. Each row compares Axonym with the same program written by hand in JAX, with plain
-arrays and axis numbers, in the way of JAX's own documentation. Where it makes sense, it also compares with
-[Equinox](https://docs.kidger.site/equinox/) and [Haliax](https://haliax.readthedocs.io).
+What names cost: Axonym next to the same program by hand in JAX, with plain arrays and axis numbers, and next to
+[Equinox](https://docs.kidger.site/equinox/) and [Haliax](https://haliax.readthedocs.io) where they have it.
 
 {short}## How to read the tables
 
-A ratio of 1.20 means that Axonym takes 1.20 times as long as the reference, 1.00 that names cost nothing,
-and less than 1 that Axonym is faster. The *bar* is the largest ratio that this project allows itself; rows
-above it, to two decimals, are marked {missed}. The last column shows what the reference takes. It tells
-how much a ratio matters: 1.5 of 4 us is nothing in a program whose steps take milliseconds.
+A ratio of 1.20 takes 1.20 times as long as the reference, or has as many more instructions or bytes. The last column is
+what the reference takes: 1.5 of 4 us is nothing in a step of milliseconds. The *bar* is the largest ratio that this
+project allows itself; rows above it, to two decimals, are marked {missed}. Ratios are medians, those of Axonym with the
+tenth and the ninetieth percentile in parentheses; those without are of counts. `benchmarks/results` has the percentiles
+of all.
 
-The tenth and the ninetieth percentile are in parentheses. Figures without them are counts, which are the
-same in each run.
+The contenders of a row compute the same, in one process, and take turns in random order for up to 41 rounds, after an
+untimed call and with the garbage collector off; a ratio compares figures of one round. Imports, first traces and peaks
+of memory are of fresh processes. Imports and traces are in CPU time, with compiled bytecode and cached files.
 
-Ratios far below 1 have one reason: outside of `jit`, functions of `jax.numpy` such as `einsum`, `softmax`
-and indexing dispatch many operations, while Axonym compiles each operation once for the names and sizes
-of its arguments. Compared with a reference that is compiled too, an operation costs a little more than by
-hand, and a layer, which is several operations, a few times as much. Inside `jit`, names cost something
-only while the program is traced.
-
-## What the rows are
-
-- *Leaves* are the arrays of a tree. Compiled functions are called with a model of Equinox modules that have
-  five small arrays each. "JAX, same tree" is `jax.jit` with the same model of plain arrays, which shows how
-  much of the cost is due to the tree; "Equinox" is `filter_jit` with that model.
-- The *decoder* has 12 layers, 64 features and a vocabulary of 256; training steps are measured with 4 layers,
-  256 features and a vocabulary of 1024. *Equations* are those of the traced program, *instructions* those
-  of the program after XLA's optimization.
-- On a GPU "Axonym" computes attention as by hand does, from all scores; "Axonym, cuDNN" leaves the choice to
-  `dot_product_attention`, which takes cuDNN's kernel there.
-- The loss of the decoder by hand selects the logits of the targets by comparison, as Axonym's does, because
-  this works with a sharded vocabulary. "JAX, gathering" is the same decoder with a gather; a figure below 1
-  means that the gather is faster than both.
-- *Llama* and the other models by name are those of `examples/models` with 4 layers, 64 features and a vocabulary of
-  512, next to the same models by hand in `benchmarks/by_hand`. *BERT* finds masked tokens; *ViT* classifies images of
-  64 patches, which it embeds by a product, and the one by hand by a convolution; *Whisper* predicts tokens from speech.
-- *Checkpoints* are of 12 arrays of normal numbers, sharded over eight devices, on the disk of temporary files. Orbax is
-  called with plain arrays. Axonym also writes and compares checksums of all files. The peak of memory is what a process
-  grows by, beyond the arrays that it saves. These rows use the disk and all cores, and vary more than others if the
-  machine has other work.
-- *Transformations* run over 8 layers. The body of *machinery alone* returns its input.
-- *Files* are those of `save_safetensors` and `load_safetensors`, with 12 arrays sharded over both axes of a mesh of 8
-  devices. The contender by hand copies each array to the host, saves all of them with `safetensors.numpy`, and loads
-  them with it and one `jax.device_put`. The files are in the cache of the system.
-
-## How it is measured
-
-The contenders of a row take turns: each round times every one of them once, in a random order, after an
-untimed call and with the garbage collector off. A ratio compares two figures of the same round, so anything
-that slows the machine down slows both. The tables show the median of up to 41 rounds. What is timed is a
-few calls in a row until they return, which is how JAX measures its own dispatch; results are awaited in
-between. Equinox awaits the result of each call itself. Compiled programs are also compared by what does not
-depend on the machine: the instructions of the optimized program, the bytes that it accesses, and the bytes
-of temporary memory.
-
-All contenders run in one process, which has the devices that the row needs. Imports, the first trace of a
-process and the peak of memory are measured in fresh processes, also in a random order. Imports and traces
-are measured in seconds of CPU time, with compiled bytecode and cached files.
-
-Before they are timed, the contenders must compute the same result, except where only traces, shardings or
-memory are measured.
-
-## Limits
-
-- The ratios of eager operations are those of small arrays, where the cost of the call dominates. With large
-  arrays it vanishes.
-- Products by hand use `jnp.einsum`, as most programs do. Much of their tracing time is spent on finding the
-  order of the products; tracing by hand is faster with `jax.lax.dot_general`.
-- `jax.device_put` looks at each array even if all are in place. Code that compares the shardings itself takes
-  less time than that, and less than `shard`.
-- Outside `jit`, `fold`, `scan` and `map` trace and compile at each call, so that they see changed globals.
-  `jax.lax.scan` keeps what it compiled for a function and is far faster when it is called with the same
-  function again. Inside `jit` there is no difference.
-- Several devices are several threads of one CPU. Rows with several devices measure Python, not how fast data
-  moves, and their figures vary more.
-- Machines and versions of JAX differ by 5 to 10 %, and by more in rows of a few microseconds. Compare figures
-  within one section only.
-- Python's garbage collector runs after a certain number of allocations, so a few objects decide which import
-  pays for a full collection. The row with the collector on shows the effect here.
-- The tests of this project check most of these rows without a clock: they count Python calls, traces,
-  equations, instructions and bytes.
+Machines and versions of JAX differ by 5 to 10 %, so compare within a section. The tests check most rows without a
+clock: they count calls, traces, equations, instructions and bytes.
 {unmeasured}
-## Measure it yourself
-
-```console
-$ make bench                                    # about ten minutes on two cores
-$ make bench-smoke                              # does everything run? no figures
-$ make bench ARGS="--only dispatch imports"     # some groups
-$ make bench ARGS="--device gpu"                # training steps on a GPU
-```
-
-These commands use an environment of their own with Haliax. In any other environment,
-`python -m benchmarks.performance` measures what is installed and says what it leaves out.
+`make bench` measures all in ten minutes on two cores, in an environment of its own with Haliax; `make bench-smoke`
+finds out whether all runs. `python -m benchmarks.performance` measures what is installed.
 """
 
-IN_SHORT = """\
-For each group with bars, in the last section of CPUs below, the row that is closest to its bar or furthest
-above it."""
+NOTES = {
+    "dispatch": """\
+*Leaves* are the arrays of a model of Equinox modules. "JAX, same tree" is `jax.jit` with that model of plain arrays,
+"Equinox" is `filter_jit`, which awaits each result.""",
+    "dispatch_mesh": "Eight devices are threads of one CPU: these rows measure Python, not transfers, and vary more.",
+    "elementwise": """\
+Of small arrays, where the call dominates. Ratios far below 1 are of functions that dispatch many operations, where
+Axonym compiles one for the names and sizes of its arguments.""",
+    "rearranging": """\
+Next to a reference that is compiled too, a layer costs a few times as much. Inside `jit`, names cost only tracing.""",
+    "tracing": """\
+Of 12 layers, 64 features and a vocabulary of 256. By hand, `jnp.einsum` takes time to order products, and
+`jax.lax.dot_general` would not.""",
+    "programs": """\
+*Equations* are those of the traced program, *instructions* those of the optimized one. Steps have 4 layers, 256
+features and a vocabulary of 1024. The loss selects logits by comparison, so that the vocabulary may be sharded; "JAX,
+gathering" gathers them. The models are those of `examples/models` and `benchmarks/by_hand`, with 4 layers, 64 features
+and a vocabulary of 512; ViT embeds 64 patches by a product, and by hand by a convolution.""",
+    "sharding": """\
+`jax.device_put` looks at each array even if all are in place, which a comparison of shardings need not.""",
+    "transforms": """\
+Over 8 layers; the body of *machinery alone* returns its input. Outside `jit`, `fold` compiles at each call, to see
+changed globals, where `jax.lax.scan` keeps what it compiled for the same function.""",
+    "checkpoints": """\
+Of 12 arrays over eight devices, on the disk of temporary files; peaks are beyond these. Orbax gets plain arrays; Axonym
+also writes and compares checksums. Other work on the machine makes these rows vary.""",
+    "files": """\
+`save_safetensors` and `load_safetensors` of 12 arrays, sharded over both axes of a mesh; by hand each array is copied
+to the host. The files are cached by the system.""",
+    "imports": "A few objects decide which import pays for a full garbage collection, as the second row shows.",
+    "accelerator": """\
+"Axonym" attends to all scores as by hand does; "Axonym, cuDNN" lets `dot_product_attention` choose cuDNN's kernel.""",
+}
 
-UNMEASURED = "- No GPU was measured so far; the GPU program is run on CPUs with tiny sizes, to check that it works.\n"
+IN_SHORT = "For each group with bars of the last section of CPUs, the row closest to its bar, or furthest above it."
+
+UNMEASURED = """
+No GPU was measured so far; the GPU program is run on CPUs with tiny sizes, to check that it works.
+"""
 
 
 def page(found: Sequence[Results]) -> str:
@@ -137,7 +100,8 @@ def page(found: Sequence[Results]) -> str:
     short = _short(cpus[-1]) if cpus else ""
     unmeasured = UNMEASURED if found == cpus else ""
     introduction = INTRODUCTION.format(missed=MISSED, short=short, unmeasured=unmeasured)
-    return "\n".join([introduction, *(_section(one) for one in found)])
+    notes = dict(NOTES)  # Each stands once, where its group comes first.
+    return "\n".join([introduction, *(_section(one, notes) for one in found)])
 
 
 def _short(found: Results) -> str:
@@ -154,11 +118,11 @@ def _closest(group: Group) -> list[Row]:
     return [max(barred, key=lambda row: row.ratios["Axonym"].median / (row.bar or 1))] if barred else []
 
 
-def _section(found: Results) -> str:
+def _section(found: Results, notes: dict[str, str]) -> str:
     python = ".".join(found.python.split(".")[:2])
     title = f"## {KINDS[found.device]}, Python {python}, JAX {found.versions['jax']}"
     parts = [title, _setting(found), *found.missing]
-    parts += [_group(name, group) for name, group in found.groups.items()]
+    parts += [_group(name, group, notes.pop(name, "")) for name, group in found.groups.items()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -175,21 +139,46 @@ def _setting(found: Results) -> str:
     )
 
 
-def _group(name: str, group: Group) -> str:
-    who = _contenders(group.rows)
-    references = {row.against for row in group.rows}
+def _group(name: str, group: Group, note: str) -> str:
+    models = [row for row in group.rows if _model(row)]
+    rows = [row for row in group.rows if row not in models]
+    who = _contenders(rows)
+    references = {row.against for row in rows}
     alike = len(references) == 1
-    against = f" Against {references.pop()}." if alike else ""
+    against = f", against {references.pop()}" if alike else ""
     words = ["what"] if alike else ["what", "against"]
-    head = [*words, "bar", "Axonym", *who, "the reference takes"]
-    cells = [[row.what, *([] if alike else [row.against]), *_cells(row, who)] for row in group.rows]
-    when = f" Measured {group.date}" + (f" at {group.commit}." if group.commit else ".")
-    return f"### {TITLES[name]}\n\n{_devices(group)}{when}{against}\n\n{_table(head, cells, words=len(words))}"
+    units = {row.unit for row in rows}
+    unit = units.pop() if len(units) == 1 else ""
+    head = [*words, "bar", "Axonym", *who, f"the reference takes{f', {unit}' if unit else ''}"]
+    cells = [[row.what, *([] if alike else [row.against]), *_cells(row, who, unit)] for row in rows]
+    tables = [_table(head, cells, words=len(words))] if rows else []
+    parts = [f"### {TITLES[name]}", f"{_origin(name, group)}{against}.\n{note}".rstrip(), *tables]
+    return "\n\n".join([*parts, *([_models(models)] if models else [])])
 
 
-def _devices(group: Group) -> str:
+def _model(row: Row) -> str:
+    """Returns the model whose program a row counts; nothing if it is a row of another kind."""
+    what, _, model = row.what.rpartition(", ")
+    return model if what.startswith(row.unit) and row.against == f"{model} by hand" else ""
+
+
+def _models(rows: Sequence[Row]) -> str:
+    """Returns a table with a line for each model and a column for each of its counts."""
+    counts = list(dict.fromkeys(row.what.rpartition(", ")[0] for row in rows))
+    found = {row.what: f"{_cell(row, 'Axonym')} of {_figure(row.taken)}" for row in rows}
+    models = dict.fromkeys(map(_model, rows))
+    cells = [[model, *(found.get(f"{count}, {model}", "") for count in counts)] for model in models]
+    bars = ", ".join(dict.fromkeys(f"{row.bar:g}" for row in rows if row.bar))
+    head = f"| of the model by hand{f', bar {bars}' if bars else ''} "
+    return "\n".join([head + _line(counts), "|---|" + "---:|" * len(counts), *map(_line, cells)])
+
+
+def _origin(name: str, group: Group) -> str:
+    """Returns what measured a group, of which commit, when, and on which devices."""
+    options = "--device gpu" if name == "accelerator" else f"--only {name}"
     kinds = " and ".join(f"{group.devices.count(kind)} x {kind}" for kind in dict.fromkeys(group.devices))
-    return f"Devices: {kinds}."
+    commit = f" at {group.commit}" if group.commit else ""
+    return f'`make bench ARGS="{options}"`{commit}, {group.date}, on {kinds}'
 
 
 def _contenders(rows: Sequence[Row]) -> list[str]:
@@ -198,16 +187,19 @@ def _contenders(rows: Sequence[Row]) -> list[str]:
     return sorted(found, key=lambda who: (who != "Haliax", who != "Equinox", who))
 
 
-def _cells(row: Row, who: Sequence[str]) -> list[str]:
+def _cells(row: Row, who: Sequence[str], unit: str) -> list[str]:
     bar = "" if row.bar is None else f"{row.bar:g}"
     others = [_cell(row, one) for one in ("Axonym", *who)]
-    return [bar, *others, f"{_figure(row.taken)} {row.unit}"]
+    is_said = row.unit == unit or row.what.startswith(row.unit)
+    return [bar, *others, _figure(row.taken) if is_said else f"{_figure(row.taken)} {row.unit}"]
 
 
 def _cell(row: Row, who: str) -> str:
     if who not in row.ratios:
         return ""
-    return f"{_ratio(row.ratios[who])} {MISSED}" if who == "Axonym" and row.missed else _ratio(row.ratios[who])
+    if who != "Axonym":
+        return _figure(row.ratios[who].median)
+    return f"{_ratio(row.ratios[who])} {MISSED}" if row.missed else _ratio(row.ratios[who])
 
 
 def _ratio(spread: Spread) -> str:

@@ -95,15 +95,32 @@ def test_the_page_has_a_table_for_each_group_of_each_file(tmp_path: Path):
     section = text[text.index(titles[0]) :]
     assert "Some CPU, 2 cores, 7.5 GiB, Linux 6.1; Python 3.9.2, axonym 0.1.0, jax 0.10.2." in section
     assert "4 of 5 rows have a bar; 3 of these are within it." in section
-    assert "Devices: 2 x cpu. Measured 2026-01-02 at abc123. Against `jnp`.\n" in section
+    dispatch = '`make bench ARGS="--only dispatch"` at abc123, 2026-01-02, on 2 x cpu, against `jnp`.\n'
+    assert section.count(dispatch) == text.count(dispatch) == 3
+    assert [text.count(page.NOTES[name]) for name in ("dispatch", "imports", "files")] == [1, 1, 0]
     head, rule = section.split("| `exp` |")[0].splitlines()[-2:]
-    assert head == "| what | bar | Axonym | Haliax | Equinox | the reference takes |"
+    assert head == "| what | bar | Axonym | Haliax | Equinox | the reference takes, us |"
     assert rule == "|---|---:|---:|---:|---:|---:|"
-    assert "| `exp` | 1.25 | 1.10 | 7.00 | 2.00 | 3.00 us |\n" in section
-    assert "| a `\\|` b | 1.25 | 1.50 **over** | 12.0 |  | 3.00 us |\n" in section
-    assert "| counted |  | 1.10 |  |  | 3.00 us |\n" in section
-    assert "| what | against | bar | Axonym | Haliax | Equinox | the reference takes |\n|---|---|---:|" in section
-    assert "| two | two | 1.25 | 1.10 | 7.00 | 2.00 | 3.00 us |\n" in section
+    assert "| `exp` | 1.25 | 1.10 | 7.00 | 2.00 | 3.00 |\n" in section
+    assert "| a `\\|` b | 1.25 | 1.50 **over** | 12.0 |  | 3.00 |\n" in section
+    assert "| counted |  | 1.10 |  |  | 3.00 |\n" in section
+    assert "| what | against | bar | Axonym | Haliax | Equinox | the reference takes, us |\n|---|---|---:|" in section
+    assert "| two | two | 1.25 | 1.10 | 7.00 | 2.00 | 3.00 |\n" in section
+
+
+def test_counts_of_models_are_a_table_with_a_line_for_each_model():
+    def count(unit: str, model: str, ratio: float) -> Row:
+        samples = {"JAX": [1000.0], "Axonym": [1000.0 * ratio]}
+        return measure.row(f"{unit}, forward, {model}", unit, f"{model} by hand", 1.02, samples)
+
+    rows = [a_row(), measure.row("steps, forward", "steps", "`jnp`", None, {"JAX": [5.0], "Axonym": [5.0]})]
+    rows += [count("bytes", "GPT-2", 1.0), count("flops", "GPT-2", 1.5), count("bytes", "ViT", 0.5)]
+    text = page.page([some_results(programs=rows)])
+    assert "| `exp` | 1.25 | 1.10 | 3.00 us |\n| steps, forward |  | 1.00 | 5.00 |\n\n" in text
+    assert text.endswith(
+        "| of the model by hand, bar 1.02 | bytes, forward | flops, forward |\n|---|---:|---:|\n"
+        "| GPT-2 | 1.00 of 1,000 | 1.50 **over** of 1,000 |\n| ViT | 0.50 of 1,000 |  |\n"
+    )
 
 
 def test_the_page_begins_with_the_rows_closest_to_their_bars():
@@ -112,7 +129,7 @@ def test_the_page_begins_with_the_rows_closest_to_their_bars():
     found = [some_results(dispatch=over), some_results(python="3.13.1", dispatch=rows, imports=over, memory=rows[2:])]
     text = page.page(found)
     short = text[text.index("## In short") : text.index("## How to read the tables")]
-    assert short.splitlines()[5:] == [
+    assert short.splitlines()[4:] == [
         "| what | against | bar | Axonym | Haliax |",
         "|---|---|---:|---:|---:|",
         "| close | `jnp` | 1.25 | 1.20 | 7.00 |",

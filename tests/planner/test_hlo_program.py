@@ -104,6 +104,8 @@ def test_arrays_are_read_with_layouts_and_tuples():
     ("op_name", "layer", "operation"),
     [
         ("jit(f)/jvp(Stacked)/while/body/closed_call/Stacked/up/dot(a -> b)/dot_general", "Stacked/up", "dot(a -> b)"),
+        ("jit(f)/jvp(loss)/net/blocks/while/body/net/blocks/mlp/mlp/add", "loss/net/blocks/mlp/mlp", "add"),
+        ("jit(f)/loss/outer/while/body/outer/inner/while/body/inner/up/add", "loss/outer/inner/up", "add"),
         ("jit(f)/transpose(jvp(Block))/Block/up/dot(a -> b)/dot_general", "Block/up", "dot(a -> b)"),
         ("jit(f)/jvp()/reduce_sum", "", "reduce_sum"),
         ("jit(f)/Net/cond/branch_1_fun/up/dot(a -> b)/dot_general", "Net/up", "dot(a -> b)"),

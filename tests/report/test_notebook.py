@@ -95,6 +95,11 @@ def test_reports_are_aligned_in_a_monospace_font_from_the_left(seen, name):
     assert min(cell["left"] for cell in cells) < 60
 
 
+def test_the_cause_of_communication_has_room_for_some_words_in_a_line(seen):
+    cause = seen["communication"][-1]
+    assert cause["right"] - cause["left"] > 150 and cause["lines"] < 6
+
+
 def test_the_card_of_an_array_keeps_its_lines(seen):
     caption, *cells, values = seen["array"]
     assert caption["tag"] == "CAPTION" and caption["text"] == "NamedArray, float32, 480 bytes"
