@@ -1,10 +1,13 @@
-"""The bookkeeping of a training run: its folder of results, metrics, progress bar and Ctrl-C."""
+"""What the programs share around their models: options, the mesh, progress bars, plots, results and Ctrl-C."""
 
+import argparse
+import contextlib
 import itertools
 import json
 import math
 import signal
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +26,54 @@ from matplotlib import pyplot as plt
 
 
 console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
+
+
+def add_mesh_options(parser: argparse.ArgumentParser, mesh: str | None = None, axis_types: str = "auto") -> None:
+    """Adds the options of the mesh; without a default, its axis `model` has 2 devices if their number is even."""
+    add, shown = parser.add_argument, mesh or "model is 1 or 2"
+    add(
+        "--mesh",
+        default=mesh,
+        help=f"sizes of the mesh axes, such as data:4,model:2; -1 for the rest; default: {shown}",
+    )
+    choices = ["auto", "explicit"]
+    add("--axis-types", choices=choices, default=axis_types, help="type of the mesh axes; default %(default)s")
+    add("--devices", type=int, default=8, help="virtual CPU devices per process, without GPUs and TPUs; default 8")
+
+
+def check_positive(parser: argparse.ArgumentParser, args: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name} must be positive, not {getattr(args, name)}")
+
+
+def run_on_mesh(
+    name: str,
+    run: Callable[[argparse.Namespace], None],
+    args: argparse.Namespace,
+    mesh_axes: Sequence[str] = ("data", "model"),
+) -> int:
+    """Runs a program on the mesh of its options, and returns its exit code. Mistakes of users are one line."""
+    try:
+        jax.config.update("jax_num_cpu_devices", args.devices)
+        if getattr(args, "distributed", False):
+            # Found by JAX itself on SLURM, Open MPI and TPU pods; elsewhere by JAX_COORDINATOR_ADDRESS,
+            # JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment.
+            nym.initialize()
+        sizes = args.mesh or f"data:-1,model:{2 - jax.device_count() % 2}"
+        mesh = nym.parse_mesh_from_string(sizes, mesh_axes, axis_types=args.axis_types)
+        console.quiet = jax.process_index() != 0
+        shown = ", ".join(f"{axis}: {size}" for axis, size in mesh.shape.items())
+        console.print(f"mesh ({shown}) of {mesh.size} {jax.default_backend()} devices, {args.axis_types} axes")
+        with jax.set_mesh(mesh):
+            run(args)
+    except (ValueError, OSError, FloatingPointError) as error:
+        print(f"{name}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{name}: stopped at once; steps since the newest checkpoint, if any, are lost", file=sys.stderr)
+        return 130
+    return 0
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -98,16 +149,27 @@ class Metrics:
 
     def plot(self, path: Path) -> None:
         """Plots the training losses and the held-out losses, in bits per byte."""
-        figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
         losses = [(row["step"], row["loss"] / math.log(2)) for row in self.rows if "loss" in row]
         held_out = [(row["step"], row["eval_bits_per_byte"]) for row in self.rows if "eval_bits_per_byte" in row]
-        axis.plot(*zip(*losses, strict=True), color="tab:blue", label="training batch") if losses else None
-        axis.plot(*zip(*held_out, strict=True), "o-", color="tab:orange", label="held-out text") if held_out else None
-        axis.set(xlabel="step", ylabel="loss (bits per byte)")
-        axis.grid(alpha=0.3)
-        axis.legend()
-        figure.savefig(path, dpi=120)
-        plt.close(figure)
+        plot_curves(path, {"training batch": losses, "held-out text": held_out}, "loss (bits per byte)")
+
+
+def plot_curves(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]], label: str) -> None:
+    """Plots points over their steps, by name."""
+    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+    for name, points in curves.items():
+        axis.plot(*np.reshape(points, (-1, 2)).T, "o-" if len(points) < 30 else "-", label=name)
+    axis.set(xlabel="step", ylabel=label)
+    axis.grid(alpha=0.3)
+    axis.legend()
+    save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    console.print(f"wrote {path}")
 
 
 class Interrupt:
@@ -132,14 +194,22 @@ class Interrupt:
         return bool(np.any(multihost_utils.process_allgather(np.array(self.asked))))
 
 
-def make_progress_bar() -> Progress:
+def make_progress_bar(*texts: str) -> Progress:
+    """Returns a bar with texts of the fields of a task, such as "loss {task.fields[loss]:.3f}"."""
     return Progress(
         TextColumn("step"),
         MofNCompleteColumn(),
         BarColumn(),
-        TextColumn("loss {task.fields[loss]:.3f} bits per byte"),
-        TextColumn("{task.fields[speed]:,.0f} tokens/s"),
+        *map(TextColumn, texts),
         TimeRemainingColumn(),
         console=console,
         disable=jax.process_index() != 0,
     )
+
+
+@contextlib.contextmanager
+def show_progress(steps: int, *texts: str, completed: int = 0) -> Iterator[Callable[..., None]]:
+    """Shows a bar, and gives the function to call after each step with what the texts show."""
+    with make_progress_bar(*texts) as bar:
+        task = bar.add_task("", total=steps, completed=completed, visible=False)
+        yield lambda **fields: bar.update(task, advance=1, visible=True, **fields)

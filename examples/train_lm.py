@@ -7,7 +7,6 @@ with `--help` for the options.
 """
 
 import argparse
-import importlib
 import math
 import sys
 import time
@@ -15,13 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import grain
 import jax
 import numpy as np
 import optax
-from bookkeeping import Interrupt, Metrics, check_finite, console, make_progress_bar, open_folder
+from bookkeeping import (
+    Interrupt,
+    Metrics,
+    add_mesh_options,
+    check_finite,
+    check_positive,
+    console,
+    make_progress_bar,
+    open_folder,
+    run_on_mesh,
+)
 from jax.experimental import multihost_utils
-from numpy.lib.stride_tricks import sliding_window_view
+from text_data import load_batches, load_held_out_batches, read_text
 from transformer import Axes, Transformer, make_axes
 
 import axonym as nym
@@ -63,44 +71,6 @@ def make_train_step(optimizer: Any, gather_dtype: str | None = None, compute_dty
     return train_step
 
 
-def read_text(paths: list[Path], axes: Axes) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bytes to train on and the last tenth, which is held out."""
-    if paths:
-        data = b"\n".join(path.read_bytes() for path in paths)
-    else:
-        data = "\n".join(importlib.import_module("pydoc_data.topics").topics.values()).encode()
-    if not data:
-        raise ValueError(f"the text is empty: {', '.join(map(str, paths))}")
-    if len(data) // 10 <= axes.pos.size:
-        raise ValueError(f"the text has {len(data)} bytes; sequences of {axes.pos.size} need {10 * axes.pos.size + 10}")
-    text = np.frombuffer(data, np.uint8)
-    return text[: -(len(text) // 10)], text[-(len(text) // 10) :]
-
-
-def load_batches(text: np.ndarray, axes: Axes, seed: int) -> nym.data.ShardedLoader:
-    """Returns batches of windows of a text in random order, of which each process reads its own rows."""
-    rows = nym.data.find_local_rows(axes.batch, COMPUTE)
-    windows = sliding_window_view(text, axes.pos.size + 1)
-    starts = grain.MapDataset.range(len(windows)).shuffle(seed).repeat()
-    own = starts.batch(rows.size)[rows.index :: rows.count]
-    batches = own.map(lambda starts: split_windows(windows[starts]))
-    return nym.data.ShardedLoader(batches, COMPUTE, axes=(axes.batch, axes.pos))
-
-
-def load_held_out_batches(text: np.ndarray, axes: Axes) -> list[tuple[NamedArray, NamedArray]]:
-    """Returns all of a text in consecutive windows, which all processes read; a short text is repeated."""
-    windows = sliding_window_view(text, axes.pos.size + 1)[:: axes.pos.size]
-    rows = np.resize(windows, (max(1, len(windows) // axes.batch.size), axes.batch.size, axes.pos.size + 1))
-    return [
-        *nym.data.ShardedLoader(map(split_windows, rows), COMPUTE, axes=(axes.batch, axes.pos), process_local=False)
-    ]
-
-
-def split_windows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns inputs and targets: each byte and the next one."""
-    return rows[:, :-1].astype(np.int32), rows[:, 1:].astype(np.int32)
-
-
 def sample_text(model: Transformer, text: np.ndarray, axes: Axes, seed: int, temperature: float = 0.8) -> list[str]:
     """Returns the beginning of a text and the continuation that the model samples."""
 
@@ -126,7 +96,8 @@ def train(
     """Runs the remaining steps; evaluates and saves four times, and saves at the end."""
     train_step = make_train_step(optimizer, args.gather_dtype, args.compute_dtype)
     eval_step = nym.fsdp(compute_loss, PARAMETERS, COMPUTE)
-    with Interrupt() as interrupt, make_progress_bar() as bar:
+    texts = "loss {task.fields[loss]:.3f} bits per byte", "{task.fields[speed]:,.0f} tokens/s"
+    with Interrupt() as interrupt, make_progress_bar(*texts) as bar:
         task = bar.add_task("", total=args.steps, completed=state["step"], loss=math.nan, speed=math.nan)
         while state["step"] < args.steps and not interrupt.should_stop():
             started, step = time.perf_counter(), state["step"] + 1
@@ -152,8 +123,7 @@ def train(
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="train_lm", description=(__doc__ or "").split("\n\n")[0])
     add = parser.add_argument
-    add("--mesh", help="sizes of the mesh axes, such as data:4,model:2; -1 for the rest; default: model is 1 or 2")
-    add("--axis-types", choices=["auto", "explicit"], default="auto", help="type of the mesh axes; default %(default)s")
+    add_mesh_options(parser)
     add("--gather-dtype", help="element type in which layers gather their weights, such as int8; default: float32")
     add("--compute-dtype", help="element type in which layers compute, such as bfloat16; default: float32")
     add("--steps", type=int, default=240, help="number of steps; default %(default)s")
@@ -167,19 +137,17 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     add("--out", type=Path, default=Path("runs/train_lm"), help="folder of results; default %(default)s")
     add("--resume", action="store_true", help="continue from the newest undamaged checkpoint under --out")
     add("--distributed", action="store_true", help="run as one of several processes, one per host")
-    add("--devices", type=int, default=8, help="virtual CPU devices per process, without GPUs and TPUs; default 8")
     args = parser.parse_args(argv)
-    for name in ("steps", "batch", "seq", "layers", "embed", "devices"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name} must be positive, not {getattr(args, name)}")
+    check_positive(parser, args, "steps", "batch", "seq", "layers", "embed", "devices")
     return args
 
 
 def run(args: argparse.Namespace) -> None:
     axes = make_axes(args.batch, args.seq, args.embed, args.layers)
-    text, held_out = read_text(args.text, axes)
+    text, held_out = read_text(args.text, axes.pos)
     optimizer = make_optimizer(args)
-    loader, held_out_batches = load_batches(text, axes, args.seed), load_held_out_batches(held_out, axes)
+    loader = load_batches(text, axes.batch, axes.pos, COMPUTE, args.seed)
+    held_out_batches = load_held_out_batches(held_out, axes.batch, axes.pos, COMPUTE)
     open_folder(args.out, {name: getattr(args, name) for name in SHAPES}, resume=args.resume)
     with loader, nym.checkpoint.Checkpointer(args.out / "checkpoints", max_to_keep=2) as saves:
         if args.resume:
@@ -207,27 +175,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
-    try:
-        jax.config.update("jax_num_cpu_devices", args.devices)
-        if args.distributed:
-            # Found by JAX itself on SLURM, Open MPI and TPU pods; elsewhere by JAX_COORDINATOR_ADDRESS,
-            # JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment.
-            nym.initialize()
-        sizes = args.mesh or f"data:-1,model:{2 - jax.device_count() % 2}"
-        mesh = nym.parse_mesh_from_string(sizes, ("data", "model"), axis_types=args.axis_types)
-        console.quiet = jax.process_index() != 0
-        shown = ", ".join(f"{name}: {size}" for name, size in mesh.shape.items())
-        console.print(f"mesh ({shown}) of {mesh.size} {jax.default_backend()} devices, {args.axis_types} axes")
-        with jax.set_mesh(mesh):
-            run(args)
-    except (ValueError, OSError, FloatingPointError) as error:
-        print(f"train_lm: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("train_lm: stopped at once; steps since the newest checkpoint, if any, are lost", file=sys.stderr)
-        return 130
-    return 0
+    return run_on_mesh("train_lm", run, parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 The blocks of a page share their names, from top to bottom. A `text` block right after one is what it prints, and so is
 the comment after a `print(...)`. A block after a line `<!-- not run: reason -->` is left out, and one with a title is a
-file, which is written where the page runs. The code in the column `Axonym` of a table runs as well, row by row. The
-reference has each public name once.
+file, which is written where the page runs. The code in the column `Axonym` of a table runs as well, row by row; a
+column `gives` beside it has its value, or its axes if it is an array. The reference has each public name once.
 """
 
 import ast
@@ -83,11 +83,16 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def rows(text: str, table: re.Match[str]) -> Iterator[Block]:
-    """Yields the code in the last column of each row of a table."""
+    """Yields the code in the last column of each row of a table, and the value in the one before if it is `gives`."""
     line = text.count("\n", 0, table.start("rows"))
+    has_values = table["head"].split("|")[-1].strip() == "gives"
     for below, row in enumerate(table["rows"].splitlines()):
-        for code in re.findall(r"`([^`]+)`", CELL.split(row)[-2]):
-            yield Block("\n" * (line + below) + code.replace("\\|", "|"))
+        *_, value, column, _ = CELL.split(row)
+        for code in re.findall(r"`([^`]+)`", column):
+            code = code.replace("\\|", "|")
+            if has_values:
+                code = f"print((lambda value: getattr(value, 'shape', value))({code}))"
+            yield Block("\n" * (line + below) + code, value.strip(" `") if has_values else None)
 
 
 def pages() -> list[Path]:

@@ -1,6 +1,7 @@
 """Mistakes of the first hour: each is an error of one sentence that shows the named way."""
 
 import copy
+import dataclasses
 import pickle
 from re import escape
 from traceback import extract_tb
@@ -279,6 +280,8 @@ def test_layers_are_still_made_of_their_fields():
     again = nym.nn.Linear(layer.weight, None, (Embed,), (Mlp,))
     assert again(row).names == ("mlp",) and type(again) is nym.nn.Linear
     assert copy.copy(layer).In == pickle.loads(pickle.dumps(layer)).In == (Embed,)
+    cache = nym.nn.KVCache.init(Axis("key_pos", 4), Embed)  # whose keys are no random keys
+    assert dataclasses.replace(cache, length=nym.ones((), int)).length.item() == 1
 
 
 def test_a_subclass_of_a_layer_may_be_made_of_axes():

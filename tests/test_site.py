@@ -1,9 +1,10 @@
-"""The layout of the documentation's site: output scrolls and is never wrapped, and pages link to their neighbours."""
+"""The documentation's site: output scrolls and is never wrapped, pages link to others, and are there as Markdown."""
 
 import html
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from .browser import opened
 
 
 ROOT = Path(__file__).parents[1]
+HOOK = ROOT / "tools/markdown_pages.py"
 PHONE = 390  # pixels; the window of Chromium cannot be as narrow, but a frame in it can
 PAGE = f"""# Output
 
@@ -47,6 +49,16 @@ print(1)
 1
 ```
 """
+THIRD = """# Third
+
+What the [second](second.md#output) page and [`dot`][axonym.dot] do, without [more][axonym.nothing].
+
+```python
+table = {"a": 1}["a"](second.md)
+```
+
+::: axonym.dot
+"""
 FRAME = """<p id="found"></p>
 <script>addEventListener("message", (event) => { document.getElementById("found").textContent = event.data; });</script>
 <iframe src="site/second/index.html" style="width: PHONEpx; height: 800px; border: 0"></iframe>
@@ -60,11 +72,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("This needs mkdocs: install the extra `docs`.")
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "docs/stylesheets", folder / "docs/stylesheets")
-    for name, text in {"index": "# Index\n", "second": PAGE, "start": START}.items():
+    texts = {
+        "index": "# Index\n\nShort. A sentence that says what there is to find on this page.\n",
+        "second": PAGE,
+        "third": THIRD,
+        "start": START,
+    }
+    for name, text in texts.items():
         (folder / "docs" / f"{name}.md").write_text(text)
     settings: dict[str, Any] = {"INHERIT": str(ROOT / "mkdocs.yml"), "plugins": ["search"]}
-    settings |= {"docs_dir": "docs", "nav": ["index.md", "second.md", "start.md"]}
-    settings |= {"hooks": [str(ROOT / "tools/make_notebooks.py")]}
+    hooks = [str(HOOK), str(ROOT / "tools/make_notebooks.py")]
+    settings |= {"hooks": hooks, "validation": {"links": {"unrecognized_links": "info"}}}
+    settings |= {"docs_dir": "docs", "nav": [f"{name}.md" for name in texts]}
     (folder / "mkdocs.yml").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--config-file", folder / "mkdocs.yml"]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -90,7 +109,7 @@ def test_pages_end_with_links_to_the_previous_and_the_next_page(folder: Path):
     ]
     kinds = ["md-footer__link--prev", "md-footer__link--next"]
     assert [[kind in footer for kind in kinds] for footer in footers] == [[False, True], [True, True], [True, False]]
-    assert 'href=".."' in footers[1] and 'href="../start/"' in footers[1]
+    assert 'href=".."' in footers[1] and 'href="../third/"' in footers[1]
 
 
 def test_pages_to_learn_from_have_their_notebook_for_download(folder: Path):
@@ -99,3 +118,42 @@ def test_pages_to_learn_from_have_their_notebook_for_download(folder: Path):
     notebook = json.loads((folder / "site/start.ipynb").read_text())
     assert [cell["source"] for cell in notebook["cells"]] == ["# Start\n\n*Needs nothing.*", "print(1)"]
     assert "ipynb" not in (folder / "site/second/index.html").read_text()
+
+
+def test_pages_are_there_as_markdown_whose_links_lead_to_markdown(folder: Path):
+    text = (folder / "site/third/index.html.md").read_text()
+    assert "the [second](../second/index.html.md#output) page and [`dot`](index.html.md) do, without more." in text
+    assert '["a"](second.md)' in text, "Code has been changed."
+    entry = text.partition("### axonym.dot\n")[2]
+    assert "axonym.dot(first, /, *others, axis, precision=None," in entry and "\nExample:\n    >>> " in entry
+    assert not re.search(" at 0x|^:::", text, re.MULTILINE)
+    assert (
+        '<link rel="alternate" type="text/markdown" href="index.html.md">'
+        in (folder / "site/third/index.html").read_text()
+    )
+    assert (folder / "site/second/index.html.md").read_text() == (folder / "docs/second.md").read_text()
+
+
+def test_the_index_for_programs_has_a_line_for_each_page(folder: Path):
+    lines = (folder / "site/llms.txt").read_text().splitlines()
+    assert lines[0] == "# Axonym" and lines[2].startswith("> Named-axis arrays for JAX")
+    assert lines[4:] == [
+        "- [Index](index.html.md): Short. A sentence that says what there is to find on this page.",
+        "",
+        "- [Output](second/index.html.md): ",
+        "",
+        "- [Third](third/index.html.md): What the second page and `dot` do, without more.",
+        "",
+        "- [Start](start/index.html.md): ",
+    ]
+
+
+def test_each_page_of_the_documentation_says_what_it_is_about():
+    pytest.importorskip("mkdocs", reason="This needs mkdocs: install the extra `docs`.")
+    spec = importlib.util.spec_from_file_location("markdown_pages", HOOK)
+    assert spec and spec.loader
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    for page in ROOT.glob("docs/**/*.md"):
+        text = page.read_text()
+        assert text.startswith("---\ndescription: ") or len(hook.summarize(text)) > 20, page

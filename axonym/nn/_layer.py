@@ -24,7 +24,8 @@ class Layer(eqx.Module):
             first = args[0] if args else None
             first = first[0] if isinstance(first, tuple) and first else first
             is_in_package = cls.__module__.startswith(f"{__package__}.")  # a subclass may have any `__init__`
-            if is_in_package and (isinstance(first, Axis | int | str | type) or "key" in kwargs):
+            has_random_key = "key" in kwargs and "key" not in cls.__dataclass_fields__  # `KVCache` has such a field
+            if is_in_package and (isinstance(first, Axis | int | str | type) or has_random_key):
                 raise make_error(
                     TypeError, f"Axes and keys are arguments of `{cls.__name__}.init(...)`, which makes a new layer."
                 )

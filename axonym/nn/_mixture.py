@@ -900,7 +900,7 @@ class MixtureOfExperts(Layer):
             dropped choices over all devices.
         """
         for name in competing:
-            if name in mesh_axes:
+            if jax.lax.axis_size(mesh_axes.get(name, ())) > 1:  # `plan` traces with mesh axes of size 1
                 raise ValueError(
                     f"{layer}: tokens compete for the capacity along axis {name!r}, which is sharded over "
                     f"{format_axes(mesh_axes[name])}; name other axes of {format_shape(templates[0])} with "

@@ -38,7 +38,7 @@ from ._search._saved_names import AUTO
 
 _FITS, _NOTHING_FITS, _ERROR, _UNKNOWN, _INTERRUPTED = 0, 1, 2, 3, 130  # exit codes; argparse has 2, shells 130
 _REPEAT_SECONDS = 0.05  # until Ctrl-C that was lost is raised again, past the callback
-_PARTS = ("mesh", "compute", "parameters")
+_PARTS = ("mesh", "compute", "parameters", "microbatches")
 _POLICIES = {"none": False, "layers": True}
 _LIBRARIES = sys.stdlib_module_names | {"__main__", "axonym", "equinox", "jax", "jaxlib"}
 
@@ -110,7 +110,10 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--hardware", nargs="+", type=Path, default=[], metavar="FILE", help=hardware)
     parser.add_argument("--top", type=int, help="how many candidates are shown with all their parts")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
-    fixed = "what is not searched for: mesh.model=4, compute.mlp=model, parameters.embed=replica,data, compute.heads="
+    fixed = (
+        "what is not searched for: mesh.model=4, compute.mlp=model, parameters.embed=replica,data, compute.heads=, "
+        "microbatches.batch=8"
+    )
     parser.add_argument("--fixed", nargs="+", default=[], metavar="PART.NAME=VALUE", help=fixed)
     policy = "what the backward pass recomputes: auto, or none, layers, names of `Stacked`, policies of FUNCTION"
     parser.add_argument("--policy", nargs="+", default=[], metavar="NAME", help=policy)
@@ -198,18 +201,20 @@ def _read_sizes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _read_fixed(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Returns what is fixed: sizes of mesh axes, and the mesh axes of named axes."""
+    """Returns what is fixed: sizes of mesh axes, the mesh axes of named axes, and numbers of microbatches."""
     fixed: dict[str, dict[str, Any]] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         part, _, name = key.partition(".")
-        is_valid = part != "mesh" or (value.isdecimal() and int(value) > 0)
+        is_number = part in ("mesh", "microbatches")
+        is_valid = not is_number or (value.isdecimal() and int(value) > 0)
         if part not in _PARTS or not name or not equals or not is_valid:
             raise ValueError(
-                f"--fixed takes mesh.AXIS=SIZE, compute.NAME=MESH_AXES and parameters.NAME=MESH_AXES, not {text!r}"
+                "--fixed takes mesh.AXIS=SIZE, compute.NAME=MESH_AXES, parameters.NAME=MESH_AXES and "
+                f"microbatches.NAME=NUMBER, not {text!r}"
             )
         axes = tuple(axis for axis in value.split(",") if axis)
-        fixed.setdefault(part, {})[name] = int(value) if part == "mesh" else axes
+        fixed.setdefault(part, {})[name] = int(value) if is_number else axes
     return fixed
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +95,22 @@ def test_sampling_draws_from_the_most_probable_tokens(generate):
         share(1.0, 0, 1.0)
 
 
-def test_a_second_call_compiles_nothing(generate):
-    llama = read_family("llama")
-    model, compiled = llama.load(llama.parameters), []
+@pytest.fixture
+def compiled() -> Iterator[list[str]]:
+    """Has an entry for each program that is compiled from now on."""
+    events: list[str] = []
 
     def note(event: str, seconds: float, **_: Any) -> None:
-        compiled.append(event) if event == "/jax/core/compile/backend_compile_duration" else None
+        events.append(event) if event == "/jax/core/compile/backend_compile_duration" else None
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+def test_a_second_call_compiles_nothing(generate, compiled):
+    llama = read_family("llama")
+    model = llama.load(llama.parameters)
 
     def continue_texts(seed: int, prompts: list[list[int]], **options: Any) -> list[list[int]]:
         stream = generate.generate_tokens(model, prompts, 3, key=jax.random.key(seed), **options)
@@ -107,15 +118,81 @@ def test_a_second_call_compiles_nothing(generate):
 
     with jax.set_mesh(None):
         continue_texts(0, [[1, 2, 3], [4, 5]], temperature=1.0, top_k=2, top_p=0.9)
-        jax.monitoring.register_event_duration_secs_listener(note)
-        try:
-            continue_texts(1, [[7, 8], [9, 6, 5]], temperature=0.5, top_k=3, top_p=0.8)
-            assert compiled == []
-            greedy = continue_texts(1, [[1, 2, 3], [4, 5]])
-        finally:
-            jax.monitoring.unregister_event_duration_listener(note)
+        compiled.clear()
+        continue_texts(1, [[7, 8], [9, 6, 5]], temperature=0.5, top_k=3, top_p=0.8)
+        assert compiled == []
+        greedy = continue_texts(1, [[1, 2, 3], [4, 5]])
         assert len(compiled) == 2  # the prompts and the tokens after them
         assert continue_texts(2, [[1, 2, 3], [4, 5]], temperature=1.0, top_k=1) == greedy
+
+
+def serve_texts(generate: Any, model: Any, prompts: list[list[int]], slots: int, **options: Any) -> Any:
+    """Returns the new tokens of all prompts, and their log-probabilities."""
+    server = generate.Server(model, slots, longest=12, steps=6, **options)
+    for number, prompt in enumerate(prompts):
+        assert server.submit(prompt, jax.random.key(number), steps=2 + number) == number
+    texts, log_probabilities = [[] for _ in prompts], [[] for _ in prompts]
+    while not server.is_idle:
+        for served in server.step():
+            texts[served.text].append(served.token)
+            log_probabilities[served.text].append(served.log_probability)
+            assert served.is_last == (len(texts[served.text]) == 2 + served.text)
+    return texts, log_probabilities
+
+
+def test_texts_in_slots_are_those_of_one_prompt_at_a_time(generate):
+    model = read_family("gemma2").load(read_family("gemma2").parameters)  # with a sliding window and without
+    prompts = [list(range(1, 1 + length)) for length in (3, 12, 9, 1, 5)]
+    with jax.set_mesh(None):
+        texts, log_probabilities = serve_texts(generate, model, prompts, 3)
+        expected = [continue_slowly(model, prompt, 6)[len(prompt) :] for prompt in prompts]
+        logits = model(nym.named(np.array([prompts[2] + texts[2]]), ("batch", "pos")))["batch", 0]
+    assert texts == [text[: 2 + number] for number, text in enumerate(expected)]
+    following = nym.nn.log_softmax(logits, "vocab").array[8:-1]
+    np.testing.assert_allclose(log_probabilities[2], following[np.arange(4), texts[2]], atol=1e-4)
+
+
+def test_a_drawn_text_depends_on_its_key_and_not_on_its_slot(generate):
+    llama = read_family("llama")
+    model, prompts = llama.load(llama.parameters), [[5], [6, 7], [8, 9, 1], [3]]
+    drawn = {"temperature": 1.0, "top_p": 0.9}
+    with jax.set_mesh(None):
+        texts, _ = serve_texts(generate, model, prompts, 1, **drawn)
+        assert texts != serve_texts(generate, model, prompts, 1)[0], "The texts are not drawn."
+    mesh = nym.create_mesh((4, 2), ("data", "model"), axis_types="explicit")
+    with jax.set_mesh(mesh), nym.axis_mapping(generate.MAPPING):
+        assert serve_texts(generate, nym.shard(model), prompts, 4, **drawn)[0] == texts
+
+
+def test_a_thousand_arrivals_compile_nothing(generate, compiled):
+    random = np.random.default_rng(0)
+    transformer = importlib.import_module("transformer")
+    with jax.set_mesh(None):
+        model = nym.named_jit(transformer.Transformer.init)(transformer.make_axes(1, 1, 8, 1), key=jax.random.key(0))
+        server = generate.Server(model, 8, longest=16, steps=4, ends=(7,))
+        for length in (8, 16):
+            server.submit([0] * length)
+        server.step(), server.step()
+        compiled.clear()
+        ended = 0
+        while server.submitted < 1000 or not server.is_idle:
+            for _ in range(min(random.poisson(2.5), 1000 - server.submitted)):
+                server.submit(random.integers(0, 256, random.integers(1, 17)).tolist(), steps=random.integers(1, 5))
+            ended += sum(served.is_last for served in server.step())
+        with pytest.raises(ValueError, match="1 to 16 tokens and is continued by 1 to 4, but it has 17 and"):
+            server.submit([0] * 17)
+    assert (ended, compiled) == (1000, [])
+
+
+def test_prompts_take_turns_in_slots(generate, llama_folder, capsys):
+    options = ["--tokens", "3", "--temperature", "0", "--slots", "2", "--log-probabilities"]
+    with jax.set_mesh(None):
+        assert generate.main([str(llama_folder), "1 2 3", "4", "5 6", *options]) == 0
+    shown, _, table = capsys.readouterr().out.partition("text")
+    model = read_family("llama").load(read_family("llama").parameters)
+    expected = [continue_slowly(model, prompt, 3) for prompt in ([1, 2, 3], [4], [5, 6])]
+    assert [list(map(int, line.split())) for line in shown.split("\n\n")] == expected
+    assert "perplexity" in table and "9 tokens in" in table
 
 
 def test_a_text_that_has_ended_stays_as_it_is(generate, capsys):
@@ -147,7 +224,8 @@ def test_mistakes_are_one_line(generate, llama_folder, tmp_path, capsys):
             assert generate.main([*argv, "--tokens", "2"]) == 2
         return capsys.readouterr().err.strip()
 
-    assert complain(str(llama_folder), " ") == "generate: a prompt is empty; it needs a token at least"
+    for options in ((), ("--slots", "1")):
+        assert complain(str(llama_folder), " ", *options) == "generate: a prompt is empty; it needs a token at least"
     (tmp_path / "config.json").write_bytes((llama_folder / "config.json").read_bytes())
     assert complain(str(tmp_path), "1").startswith(f"generate: '{tmp_path}' has neither 'model.safetensors' nor")
     (tmp_path / "config.json").write_text('{"model_type": "gpt9"}')

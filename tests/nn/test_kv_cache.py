@@ -80,6 +80,26 @@ def test_all_layers_are_stored_at_once(draw, mesh):
         assert not stored["key_pos", 4:].array.any()
 
 
+@pytest.mark.parametrize("sliding_window", [False, True])
+def test_a_new_position_is_seen_where_it_is_stored(draw, mesh, sliding_window):
+    """Also past the end of a cache that has no sliding window, whose last place is overwritten."""
+    mapping = {"batch": "data", "heads": "model"}
+    key = draw(Batch, Pos, Heads, HeadDim)
+
+    @nym.named_jit(axis_resources=mapping)
+    def store(cache, key):
+        return cache.extend(key, -key, "pos")[:2], cache.update(key, -key, "pos")
+
+    with nym.axis_mapping(mapping):
+        cache = KVCache.init(KPos.resize(3), AXES, sliding_window=sliding_window)
+    for start in range(5):
+        seen, cache = store(cache, key["pos", start : start + 1])
+        for x, stored in zip(seen, (cache.key, cache.value), strict=True):
+            assert x.axes == stored.axes and x.sharding.is_equivalent_to(stored.sharding, x.ndim)
+            np.testing.assert_array_equal(x.array, stored.array)
+    np.testing.assert_array_equal(cache.key["key_pos", 1 if sliding_window else 2].array, key["pos", 4].array)
+
+
 def test_positions_continue_and_skip_padding():
     padding = nym.named([0, 2], "batch")
     two = Batch.resize(2)

@@ -106,15 +106,19 @@ def test_a_traced_program_has_the_names_of_both_passes():
         for one, runs in program.products.items()
     ]
     assert sorted(products) == [
-        (("batch", "embed"), ("mlp",), LAYERS),
-        (("batch", "embed"), ("mlp",), LAYERS),
         (("batch", "embed"), ("pixel",), 1),
-        (("batch", "mlp"), ("embed",), LAYERS),
-        (("batch", "mlp"), ("embed",), LAYERS),
-        (("embed", "mlp"), ("batch",), LAYERS),
+        (("batch", "embed", "layers"), ("mlp",), LAYERS),
+        (("batch", "embed", "layers"), ("mlp",), LAYERS),
+        (("batch", "mlp", "layers"), ("embed",), LAYERS),
+        (("batch", "mlp", "layers"), ("embed",), LAYERS),
+        (("embed", "mlp", "layers"), ("batch",), LAYERS),
         (("embed", "pixel"), ("batch",), 1),
-        (("mlp", "embed"), ("batch",), LAYERS),
+        (("mlp", "embed", "layers"), ("batch",), LAYERS),
     ]
+    # The loops of both passes hand on activations, and their gradients.
+    assert {tuple(name for name, _ in shape.dims): count for shape, count in program.carried.items()} == {
+        ("batch", "embed"): 2
+    }
     assert program.flops == FLOPS
     assert program.looped == {"layers"} and program.data_names == ("batch",)
     assert program.sizes["batch"] == {BATCH} and not any({"batch", "layers"} <= array for array in program.arrays)
@@ -417,6 +421,27 @@ def test_policies_and_options_are_searched(make_plan):
     )
     assert {one.candidate.options["times"] for one in found.evaluations} == {1, 2}
     assert found.best.candidate.options == {"times": 1}
+
+
+def test_parameters_are_gathered_in_few_bits_and_gradients_added_up_in_more(make_plan, tmp_path):
+    gathers = {
+        "exact": {},
+        "int8": {"gather_dtype": "int8"},
+        "typed": {"precision": nym.Precision(computing="bfloat16", reductions="float32")},
+    }
+    fixed = {**DATA, "compute": {"batch": "data", "embed": None}, "parameters": {"embed": "data"}}
+    plan = make_plan(fixed=fixed, gathers=gathers)
+    by_gather = {evaluation.candidate.gather: evaluation for evaluation in plan.evaluations if not evaluation.problem}
+    assert {*by_gather} == {*gathers} and plan.gather in gathers
+    sent = {name: sum(evaluation.sent.values()) for name, evaluation in by_gather.items()}
+    assert sent["int8"] < sent["exact"] and sent["typed"] < sent["exact"]
+    assert {name: evaluation.candidate.axis_types for name, evaluation in by_gather.items()} == {
+        "exact": "auto",
+        "int8": "auto",
+        "typed": "explicit",
+    }
+    assert nym.planner.read_plan(plan.to_json(tmp_path / "plan.json")) == plan
+    assert {alternative.choice for alternative in plan.why("gather").alternatives} == {*gathers} - {plan.gather}
 
 
 class NamedBlock(Block):
@@ -734,7 +759,7 @@ def test_what_would_fit_has_sizes_that_the_mesh_divides(cache, monkeypatch):
         ({"fixed": {"mesh": {"data": 3}}}, ValueError, "has 3 devices, but there are 4"),
         ({"fixed": {"compute": {"bach": "data"}}}, ValueError, "'bach', which no argument has.*'batch'"),
         ({"fixed": {"compute": {"batch": "date"}}}, ValueError, "'batch' over 'date', which is no mesh axis.*'data'"),
-        ({"fixed": {"compute": {"mlp": "tensor"}}}, ValueError, "there are replica, data, model, or those of a `mesh`"),
+        ({"fixed": {"compute": {"mlp": "tensor"}}}, ValueError, "there are stage, .*, model, or those of a `mesh`"),
         ({"fixed": {"mesh": {"data": 4}, "parameters": {"mlp": ("data", "data")}}},
          ValueError, r"`fixed` has 'mlp' over \('data', 'data'\); give each mesh axis once"),
         ({"fixed": {"mesh": {"data": 4}, "parameters": {"mlp": "data", "embed": "data"}}},
@@ -765,6 +790,8 @@ def test_what_would_fit_has_sizes_that_the_mesh_divides(cache, monkeypatch):
         ({"policies": "full"}, TypeError, "`policies` is 'auto' or a mapping from a name for each policy"),
         ({"policies": {}}, ValueError, "`policies` is empty"),
         ({"options": {"microbatches": 4}}, TypeError, "`options` has 4 for 'microbatches'"),
+        ({"gathers": {"int8": "int8"}}, TypeError, "has 'int8' for 'int8'; give a mapping with `gather_dtype` and"),
+        ({"gathers": {"int4": {"gather_dtype": "int4"}}}, ValueError, "gather_dtype.*'int4'"),
         ({"sizes": ["batch"]}, TypeError, "`sizes` is a mapping from the sizes of axes of the data, such as"),
         ({"sizes": {"batch": 64}}, TypeError, "`sizes` has 64 for 'batch'; give a sequence of sizes to try"),
         ({"sizes": {"batch": (0,)}}, TypeError, r"`sizes` has \(0,\) for 'batch'; give a sequence of sizes to try"),

@@ -412,6 +412,33 @@ def test_attention_on_gpus_takes_as_long_as_kernels_of_its_shape(path, length, h
         assert time.attention == pytest.approx(flops / (speed * 1e12), rel=1e-3)
 
 
+# What XLA makes of a product with a single query, here of 32 heads with 4096 keys.
+REDUCTION = """
+%fused (k: bf16[32,4096,128], q: bf16[32,128]) -> f32[32,4096] {
+  %k = bf16[32,4096,128] parameter(0)
+  %q = bf16[32,128] parameter(1)
+  %w = bf16[32,4096,128] broadcast(%q), dimensions={0,2}
+  %m = bf16[32,4096,128] multiply(%k, %w)
+  ROOT %r = f32[32,4096] reduce(%m, %zero), dimensions={2}, to_apply=%add
+}
+"""
+
+
+def test_decoding_on_gpus_takes_as_long_as_reading_keys_and_values():
+    place = f'metadata={{op_name="{ATTENTION}/dot_general"}}'
+    operands = "%k = bf16[32,4096,128] parameter(0)", "%q = bf16[32,128] parameter(1)"
+    reduction = f"%r = f32[32,4096] fusion(%k, %q), kind=kInput, calls=%fused, {place}"
+    programs = (
+        attend(ATTENTION, 4096, 8, 128, "4096"),  # a group of 8 queries, and their averages
+        attend(ATTENTION, 128, 8, 4096, "4096"),
+        make_gpu_program(*operands, reduction, before=REDUCTION),
+    )
+    least = 2 * 32 * 4096 * 128 / (0.8 * 3352e9)
+    for time in map(estimate_step_time, programs):
+        assert time.compute == 0.0
+        assert least < time.attention < 1.07 * least + 6.1e-6  # with queries, scores and the start of kernels
+
+
 @pytest.mark.parametrize(("turns", "mask"), [(36, "4,512,512"), (64, "4,8,4096")])
 def test_blocks_of_attention_count_as_the_whole(turns, mask):
     # Of 8 x 8 blocks, a causal mask leaves 36.

@@ -10,7 +10,7 @@ from ...named._array import NamedArray
 from ...named._axis import Axis, AxisSelector, AxisSpec, parse_axes, parse_one_axis
 from ...named._base import format_shape, is_traced
 from ...named._creation import arange, zeros
-from ...named._elementwise._arithmetic import maximum, where
+from ...named._elementwise._arithmetic import maximum, minimum, where
 from ...named._index import take
 from ...named._named_call import named_call
 from ...named._shape._broadcast import broadcast_axis, rename
@@ -142,16 +142,14 @@ class KVCache(Layer):
         """
         NewPos = self._check_inputs(key, value, Pos)
         if self._is_written_at_once(NewPos):
-            extended = self.update(key, value, Pos)
-            return extended.key, extended.value, self._make_mask(extended._list_indices(), NewPos)
-        indices = concatenate(
-            self.KPos.name, (self._list_indices(), self.length + arange(NewPos.alias(self.KPos.name)))
-        )
-        keys, values = (
-            concatenate(self.KPos.name, (old, cast_array(rename(x, {NewPos: self.KPos.name}), old.dtype)))
-            for old, x in ((self.key, key), (self.value, value))
-        )
-        return constrain_sharding(keys), constrain_sharding(values), self._make_mask(indices, NewPos)
+            write = self._select_place if NewPos.size == 1 else self._write_slice
+            indices = self._list_indices(self.length + NewPos.size)
+        else:
+            write = self._append
+            indices = concatenate(
+                self.KPos.name, (self._list_indices(self.length), self.length + arange(NewPos.alias(self.KPos.name)))
+            )
+        return write(self.key, key, NewPos), write(self.value, value, NewPos), self._make_mask(indices, NewPos)
 
     @named_call
     def update(self, key: NamedArray, value: NamedArray, Pos: AxisSelector) -> "KVCache":
@@ -199,10 +197,10 @@ class KVCache(Layer):
         """Returns whether new positions are contiguous in the cache and overwrite none that their queries attend to."""
         return NewPos.size == 1 or not self.sliding_window
 
-    def _list_indices(self) -> NamedArray:
-        """Returns the index of the position stored in each place, which is negative in an empty place."""
+    def _list_indices(self, length: NamedArray) -> NamedArray:
+        """Returns the index of the position that each place has after `length` positions; it is negative if empty."""
         # Position `p` is in place `p % size`, so each place has the latest position with that remainder.
-        last = self.length - 1
+        last = length - 1
         return last - (last - arange(self.KPos)) % self.KPos.size
 
     def _make_mask(self, indices: NamedArray, NewPos: Axis) -> NamedArray:
@@ -215,10 +213,27 @@ class KVCache(Layer):
         is_token = broadcast_axis(indices, self.padding.axes) >= self.padding
         return broadcast_axis(mask, self.padding.axes) & broadcast_axis(is_token, NewPos)
 
+    def _find_start(self, NewPos: Axis) -> NamedArray:
+        """Returns the first place of new positions that are contiguous in the cache."""
+        return (
+            self.length % self.KPos.size if self.sliding_window else minimum(self.length, self.KPos.size - NewPos.size)
+        )
+
     def _write_slice(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
-        start = self.length % self.KPos.size if self.sliding_window else self.length
         update = cast_array(rename(x, {NewPos: self.KPos.name}), old.dtype)
-        return constrain_sharding(updated_slice(old, {self.KPos: start}, update))
+        return constrain_sharding(updated_slice(old, {self.KPos: self._find_start(NewPos)}, update))
+
+    def _select_place(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
+        """Returns what `_write_slice` does for a single position.
+
+        On TPUs, XLA fuses a selection with the products that read it, but writes a copy for an updated slice.
+        """
+        is_new = arange(self.KPos) == self._find_start(NewPos)
+        return constrain_sharding(where(is_new, cast_array(x[NewPos, 0], old.dtype), old))
+
+    def _append(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
+        new = cast_array(rename(x, {NewPos: self.KPos.name}), old.dtype)
+        return constrain_sharding(concatenate(self.KPos.name, (old, new)))
 
     def _write_ring(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
         """Returns a ring in which each place has the newest position that belongs there."""

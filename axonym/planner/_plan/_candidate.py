@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from ...named._stages import PipelineSchedule
+from ...partitioning._mapping import AxisMapping
 from .._machine._described_devices import Topology, count_devices
 from .._machine._hardware import Hardware, get_hardware
 from .._program._collectives import MeshAxes
@@ -13,6 +15,7 @@ from .._step_time._step_time import StepTime
 
 
 Stage: TypeAlias = Literal["screened", "compiled", "timed"]
+AxisTypes: TypeAlias = Literal["auto", "explicit"]
 StopReason: TypeAlias = Literal["", "budget", "interrupt", "error"]
 _ERROR_BETWEEN_CANDIDATES = 1 / 3  # of the error of a step time, most of which candidates of one step have in common
 
@@ -29,6 +32,10 @@ class Candidate:
         options: The keyword arguments that the function is called with.
         sizes: The sizes of the axes of the data that were searched.
         flags: The name of the published flags of XLA; empty if it is compiled without.
+        gather: The name of how parameters are gathered; empty if they are as they are stored.
+        layers: The layer axis that is sharded over the stages of a pipeline; empty if there are none.
+        microbatches: If there are stages, into how many microbatches they divide an axis of the data.
+        axis_types: Whether the mesh axes are `"auto"` or `"explicit"`.
 
     Example:
         >>> import axonym as nym
@@ -44,6 +51,10 @@ class Candidate:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     flags: str = ""
+    gather: str = ""
+    layers: str = ""
+    microbatches: Mapping[str, int] = field(default_factory=dict, hash=False)
+    axis_types: AxisTypes = "auto"
 
     @functools.cached_property
     def key(self) -> "CandidateKey":
@@ -58,7 +69,29 @@ class Candidate:
             options=tuple((name, repr(value)) for name, value in self.options.items()),
             sizes=tuple(sorted(self.sizes.items())),
             flags=self.flags,
+            gather=self.gather,
+            layers=self.layers,
+            microbatches=tuple(self.microbatches.items()),
+            axis_types=self.axis_types,
         )
+
+    @property
+    def compute_mapping(self) -> Mapping[str, MeshAxes]:
+        """The mapping while computing, for `axis_mapping` and `fsdp`: with stages an `AxisMapping`."""
+        return AxisMapping(self.compute, microbatches=self.microbatches) if self.microbatches else self.compute
+
+    @property
+    def stage_axes(self) -> MeshAxes:
+        """The mesh axes of the stages of a pipeline, none without one."""
+        return tuple(self.compute.get(self.layers, ()))
+
+    @functools.cached_property
+    def schedule(self) -> PipelineSchedule | None:
+        """The schedule of the pipeline; None without one."""
+        if not self.layers:
+            return None
+        [microbatches] = self.microbatches.values()
+        return PipelineSchedule(math.prod(self.mesh[axis] for axis in self.stage_axes), microbatches)
 
     @property
     def samples(self) -> int:
@@ -82,6 +115,10 @@ class CandidateKey:
         options: The options, with values as text, since they need not be hashable.
         sizes: The sizes of axes.
         flags: The name of the flags.
+        gather: The name of how parameters are gathered.
+        layers: The layer axis of the stages.
+        microbatches: The axis of the microbatches and their number.
+        axis_types: The types of mesh axes.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -91,6 +128,10 @@ class CandidateKey:
     options: tuple[tuple[str, str], ...]
     sizes: tuple[tuple[str, int], ...]
     flags: str
+    gather: str
+    layers: str
+    microbatches: tuple[tuple[str, int], ...]
+    axis_types: AxisTypes
 
     @property
     def computing(self) -> "CandidateKey":
@@ -203,9 +244,12 @@ def _group_names(mapping: Mapping[str, MeshAxes]) -> list[str]:
 
 
 def format_settings(candidate: Candidate) -> str:
-    """Returns sizes, policy, options and flags of a candidate: `batch of 512, policy full, microbatches=2`."""
+    """Returns sizes, microbatches of stages, policy, gathers, options and flags: `batch of 512, policy full`."""
     settings = list_sizes(candidate)
+    if candidate.schedule is not None:
+        settings.append(f"{candidate.schedule.microbatches} microbatches (bubble {candidate.schedule.bubble:.1%})")
     settings += [f"policy {candidate.policy}"] if candidate.policy else []
+    settings += [f"gathers {candidate.gather}"] if candidate.gather else []
     settings += [f"{name}={value!r}" for name, value in candidate.options.items()]
     return ", ".join([*settings, f"flags {candidate.flags}"] if candidate.flags else settings)
 

@@ -74,8 +74,11 @@ class Plan(PlanRecord, PrintedTable):
 
     @property
     def compute(self) -> Mapping[str, MeshAxes]:
-        """The mapping of the best candidate while computing, for `axis_mapping` and `fsdp`."""
-        return self.best.candidate.compute
+        """The mapping of the best candidate while computing, for `axis_mapping` and `fsdp`.
+
+        If it has stages, it is an `AxisMapping` with their microbatches.
+        """
+        return self.best.candidate.compute_mapping
 
     @property
     def parameters(self) -> Mapping[str, MeshAxes]:
@@ -88,6 +91,11 @@ class Plan(PlanRecord, PrintedTable):
         return self.best.candidate.policy
 
     @property
+    def gather(self) -> str:
+        """How the best candidate gathers parameters, by the name in `gathers`; empty if there were none."""
+        return self.best.candidate.gather
+
+    @property
     def options(self) -> Mapping[str, Any]:
         """The keyword arguments that the best candidate calls the function with."""
         return self.best.candidate.options
@@ -98,25 +106,27 @@ class Plan(PlanRecord, PrintedTable):
         return self.best.candidate.sizes
 
     def mesh(self, devices: Sequence[Any] | None = None, axis_types: Any = None) -> Mesh:
-        """Returns the mesh of the best candidate. Its axes are Auto unless given, as they were in the search.
+        """Returns the mesh of the best candidate. Its axes are as in the search: Explicit if it has stages, else Auto.
 
         Args:
             devices: The devices, such as what `described_devices` returns; JAX's own if None.
-            axis_types: The types of the mesh axes as for `create_mesh`, such as `"explicit"`; Auto if None.
+            axis_types: The types of the mesh axes as for `create_mesh`, such as `"explicit"`; those of the search if
+                None.
 
         Raises:
             ValueError: If there are more or fewer devices than the mesh has.
         """
-        return create_mesh(self.best.candidate.mesh, axis_types=axis_types, devices=devices)
+        best = self.best.candidate
+        return create_mesh(best.mesh, axis_types=axis_types or best.axis_types, devices=devices)
 
     def why(self, axis: str) -> PlanAlternatives:
         """Returns what other choices cost: for each, the best candidate with that choice, next to the best of all.
 
         Args:
             axis: A named axis, whose choices are what it is sharded over while computing and between steps, and its
-                size if that was searched; a mesh axis, whose choices are its sizes; `"policy"`; or an option. For one
-                choice alone: `"data=64"`, `"batch=512"`, `"embed=not sharded"` or `"embed=model"`, sharded over `model`
-                while computing or between steps.
+                size if that was searched; a mesh axis, whose choices are its sizes; `"policy"`; `"gather"`; or an
+                option. For one choice alone: `"data=64"`, `"batch=512"`, `"embed=not sharded"` or `"embed=model"`,
+                sharded over `model` while computing or between steps.
 
         Raises:
             TypeError: If `axis` is no string.

@@ -111,7 +111,11 @@ def _decode(value: Any, kind: Any) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if kind is Evaluation:
             value = {**value, "candidate": value}
-        optional = {field.name for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING}
+        optional = {
+            field.name
+            for field in dataclasses.fields(kind)
+            if not field.default is field.default_factory is dataclasses.MISSING
+        }
         hints = {name: hint for name, hint in _list_hints(kind).items() if name in value or name not in optional}
         return kind(**{name: _decode(value[name], hint) for name, hint in hints.items()})
     if kind is TimelineEvent:

@@ -566,12 +566,14 @@ def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choic
     names = dict.fromkeys(name for mapping in mappings for name in mapping)
     options = dict.fromkeys(name for candidate in candidates for name in candidate.options)
 
-    if subject != "policy" and subject not in {**names, **mesh_axes, **options}:
+    settings = ["policy", *(["gather"] if any(candidate.gather for candidate in candidates) else [])]
+    if subject not in {*settings, *names, *mesh_axes, *options}:
         subjects = {"axes": names, "mesh axes": mesh_axes, "options": options}
         listing = "; ".join(f"{kind}: {', '.join(map(repr, group))}" for kind, group in subjects.items() if group)
-        suggestion = suggest_name(subject, [*names, *mesh_axes, *options, "policy"])
+        suggestion = suggest_name(subject, [*names, *mesh_axes, *options, *settings])
         raise ValueError(
-            f"no candidate shards or chooses {subject!r}{suggestion}; there are 'policy' and {listing or 'no axes'}"
+            f"no candidate shards or chooses {subject!r}{suggestion}; there are {', '.join(map(repr, settings))} and "
+            f"{listing or 'no axes'}"
         )
 
     def read_choice(candidate: Candidate) -> _Choice:
@@ -586,6 +588,8 @@ def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choic
             return _Choice(size, str(size))
         if subject == "policy":
             return _Choice(candidate.policy, candidate.policy or "as the arguments have it")
+        if subject == "gather" and subject in settings:
+            return _Choice(candidate.gather, candidate.gather)
         if subject not in candidate.options:
             return _Choice(None, "left out")
         value = candidate.options[subject]

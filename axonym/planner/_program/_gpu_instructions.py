@@ -123,6 +123,8 @@ def _count_written_bytes(hlo: HloProgram, instruction: HloInstruction) -> int:
         return _count_written_bytes(hlo, operands[0])
     if instruction.opcode == "parameter":  # passed on
         return 0
+    if xla.CUBLAS_CALL in instruction.attributes and len(instruction.results) > 1:
+        return sum(result.bytes for result in instruction.results[:-1])  # the last one is room to work in
     update_index = _UPDATES.get(instruction.opcode, len(operands))
     if update_index < len(operands):
         instruction = operands[update_index]

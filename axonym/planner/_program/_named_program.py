@@ -7,8 +7,8 @@ without tracing it again.
 
 import collections
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -105,6 +105,9 @@ class Sum(NamedTuple):
 class NamedProgram:
     """What a step computes, by named axes.
 
+    Products and sums in a loop that slices an argument along its first axis, as loops over layers do, have that axis as
+    a dimension of size 1, and what such a loop collects has it first.
+
     Attributes:
         leaves: The arrays of the arguments, in the order of the tree.
         products: Products, and how often each is computed.
@@ -112,6 +115,8 @@ class NamedProgram:
         reshards: Arrays that lose the sharding of some dimensions, before and after, and how often.
         saved: Arrays that iterations of loops collect, such as activations for the backward pass, and their number.
         offloaded: The same, of arrays in the memory of the host.
+        carried: What loops over layers pass from one layer to the next that has axes of the data, such as activations
+            and their gradients, and how many loops do.
         read: The leaves that are read beside products, as by optimizers; lookups and updates in place do not count.
         written: The results that are new arrays, and how many are alike; arguments updated in place do not count.
         arrays: For each array, the set of its names.
@@ -120,6 +125,9 @@ class NamedProgram:
         checkpoint_names: The names that the step gives to values, as `tree_checkpoint_name` does.
         parameter_names: The names of the axes of the first argument.
         data_names: The names of the axes that only other arguments have.
+        layer_names: The names of the layer axes of `Stacked` in the first argument, if stages are to be searched.
+        shared_names: The axes of parameters that share no array with axes of the data, but the shards of a function,
+            and that a mesh axis of the batch may shard, too, such as experts; see `find_shared_names`.
     """
 
     leaves: tuple[NamedShape, ...]
@@ -128,6 +136,7 @@ class NamedProgram:
     reshards: Mapping[tuple[NamedShape, NamedShape], int]
     saved: Mapping[NamedShape, int]
     offloaded: Mapping[NamedShape, int]
+    carried: Mapping[NamedShape, int]
     read: frozenset[int]
     written: Mapping[NamedShape, int]
     arrays: frozenset[frozenset[str]]
@@ -136,6 +145,8 @@ class NamedProgram:
     checkpoint_names: tuple[str, ...]
     parameter_names: tuple[str, ...]
     data_names: tuple[str, ...]
+    layer_names: tuple[str, ...] = ()
+    shared_names: tuple[str, ...] = ()
 
     @property
     def flops(self) -> float:
@@ -151,20 +162,20 @@ def make_named_shape(names: Sequence[str] | None, shape: Sequence[int], dtype: A
     return NamedShape(tuple(zip(names, shape, strict=True)), itemsize)
 
 
-def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
+def trace_named_program(
+    fn: Any, args: tuple[Any, ...], gather_options: Mapping[str, Any] | None = None
+) -> NamedProgram:
     """Traces a function with a mesh axis for each named axis of its arguments.
 
     Args:
         fn: A plain function.
         args: Its arguments, in which shapes stand for arrays.
+        gather_options: Options of `fsdp`.
     """
     names = _list_names(args)
-    mesh = AbstractMesh((1,) * len(names), names, axis_types=(AxisType.Explicit,) * len(names))
-    mapping = {name: name for name in names}
-    with set_mesh(mesh):
-        traced = fsdp(fn, mapping, mapping, retrace_warning=False).trace(*args)
-    jaxpr = traced.jaxpr
+    jaxpr = _trace_with_names(fn, args, {name: name for name in names}, gather_options).jaxpr
     parameter_names = _list_names(args[:1])
+    data_names = {*names} - {*parameter_names}
     variables = _open_jaxpr(jaxpr).invars
     leaves = tuple(_read_shape(variable.aval) for variable in variables)
     reader = _ProgramReader(leaves)
@@ -179,6 +190,7 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
         reshards=dict(reader.reshards),
         saved=dict(reader.saved),
         offloaded=dict(reader.offloaded),
+        carried={shape: count for shape, count in reader.carried.items() if shape.names & data_names},
         read=frozenset(reader.read_leaves),
         written=collections.Counter(_read_shape(variable.aval) for variable, origin in results if origin is None),
         arrays=frozenset(reader.arrays),
@@ -186,14 +198,60 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
         looped=frozenset(leaves[leaf].dims[0][0] for leaf in reader.looped if leaves[leaf].dims) - {""},
         checkpoint_names=(*reader.checkpoint_names,),
         parameter_names=parameter_names,
-        data_names=tuple(name for name in names if name not in parameter_names),
+        data_names=tuple(name for name in names if name in data_names),
     )
+
+
+def find_shared_names(fn: Any, args: tuple[Any, ...], named_program: NamedProgram) -> NamedProgram:
+    """Returns the program with its `shared_names`, and with arrays that tell which axes cannot share a mesh axis.
+
+    Within a function of shards, arrays have no names. Whether it permits an axis of parameters and one of the data over
+    one mesh axis is found out by tracing the step so.
+    """
+    data_names = {*named_program.data_names}
+    names_of_products = [product.result.names for product in named_program.products]
+    shared_names, arrays = [], set(named_program.arrays)
+    for name in named_program.parameter_names:
+        meets_data = any(name in array and array & data_names for array in arrays)
+        shares_products = any(name in group and group & data_names for group in names_of_products)
+        if shares_products and not meets_data and name not in named_program.looped:
+            mapping = {other_name: other_name for other_name in _list_names(args)}
+            try:
+                _trace_with_names(fn, args, {**mapping, name: named_program.data_names[0]})
+                shared_names.append(name)
+            except Exception:  # which JAX raises as various classes, and layers as their own
+                arrays.add(frozenset({name, *data_names}))
+    return replace(named_program, shared_names=tuple(shared_names), arrays=frozenset(arrays))
+
+
+def _trace_with_names(
+    fn: Any, args: tuple[Any, ...], mapping: Mapping[str, str], gather_options: Mapping[str, Any] | None = None
+) -> Any:
+    """Traces a function on a mesh with an axis of size 1 for each name in a mapping."""
+    mesh = AbstractMesh((1,) * len(mapping), tuple(mapping), axis_types=(AxisType.Explicit,) * len(mapping))
+    with set_mesh(mesh):
+        return fsdp(fn, mapping, mapping, retrace_warning=False, **(gather_options or {})).trace(*args)
 
 
 def _list_names(tree: Any) -> tuple[str, ...]:
     """Returns the names of all axes in a tree, in the order in which they occur."""
     arrays = (leaf for leaf in jax.tree.leaves(tree, is_leaf=is_named_array) if isinstance(leaf, NamedArray))
     return tuple(dict.fromkeys(name for array in arrays for name in array.names))
+
+
+def _find_updated_case(equation: Any, broadcasts: Set[Any]) -> int | None:
+    """Returns the operand of a selection that is its result but for some places, whose index and value are broadcast.
+
+    XLA computes it within the operations that use the result: it reads nothing more.
+    """
+    if equation.primitive.name != "select_n":
+        return None
+    whole = [
+        index
+        for index, variable in enumerate(equation.invars)
+        if not isinstance(variable, core.Literal) and variable not in broadcasts
+    ]
+    return whole[0] if len(whole) == 1 and whole[0] > 0 else None
 
 
 def _open_jaxpr(jaxpr: Any) -> Any:
@@ -211,22 +269,32 @@ def _read_shape(aval: Any, origin: Origin = None) -> NamedShape:
     return make_named_shape(names, aval.shape, aval.dtype)._replace(origin=origin)
 
 
+class _CountedSum(NamedTuple):
+    """A sum, its runs, which are 0 once it is added to another, and the dimensions of the loops that it is in."""
+
+    sum: Sum
+    runs: int
+    layer_dims: tuple[Dim, ...]
+
+
 class _ProgramReader:
     """Reads the equations of a traced program, those of loops as often as they run."""
 
     def __init__(self, leaves: tuple[NamedShape, ...]) -> None:
         self._leaves = leaves
         self.products: collections.Counter[Product] = collections.Counter()
-        self._sums: list[tuple[Sum, int]] = []  # with its runs, which are 0 once it is added to another
+        self._sums: list[_CountedSum] = []
         self.reshards: collections.Counter[tuple[NamedShape, NamedShape]] = collections.Counter()
         self.saved: collections.Counter[NamedShape] = collections.Counter()
         self.offloaded: collections.Counter[NamedShape] = collections.Counter()
+        self.carried: collections.Counter[NamedShape] = collections.Counter()
         self.read_leaves: set[int] = set()
         self.arrays: set[frozenset[str]] = set()
         self.sizes: dict[str, set[int]] = collections.defaultdict(set)
         self.looped: set[int] = set()
         self.checkpoint_names: dict[str, None] = {}  # in their order
         self._shard_map_dims: tuple[Dim, ...] = ()  # further dimensions of products in the `shard_map` that is read
+        self._layer_dims: tuple[Dim, ...] = ()  # the same for loops
 
     def read(self, jaxpr: Any, argument_origins: Sequence[Origin], runs: int) -> list[Origin]:
         """Reads a program whose arguments have these origins; returns the origins of its results."""
@@ -237,9 +305,11 @@ class _ProgramReader:
         use_counts: collections.Counter[Any] = collections.Counter()
         for variables in (*(equation.invars for equation in jaxpr.eqns), jaxpr.outvars):
             use_counts.update(variable for variable in variables if not isinstance(variable, core.Literal))
+        broadcasts = {eqn.outvars[0] for eqn in jaxpr.eqns if eqn.primitive.name == "broadcast_in_dim"}
         for equation in jaxpr.eqns:
             operands = [_look_up(origins, variable) for variable in equation.invars]
-            results = self._read_equation(equation, operands, runs)
+            updated = _find_updated_case(equation, broadcasts)
+            results = self._read_equation(equation, operands, runs) if updated is None else [operands[updated]]
             self._follow_sum(equation, partial_sums, runs)
             for variable, origin in zip(equation.outvars, results, strict=True):
                 origins[variable] = origin
@@ -252,8 +322,8 @@ class _ProgramReader:
         name = equation.primitive.name
         if name in _PRODUCTS:
             product = _add_dims(_read_product(equation, operands), self._shard_map_dims)
-            self.products[product] += runs
-            self._sums.append((Sum(product.result, product.reduced), runs))
+            self.products[_add_dims(product, self._layer_dims)] += runs
+            self._sums.append(_CountedSum(Sum(product.result, product.reduced), runs, self._layer_dims))
         elif name in _SUMS and self._shard_map_dims:
             self._note_sums_of_shards(equation, runs)
         elif name == "shard_map":
@@ -278,8 +348,9 @@ class _ProgramReader:
 
     def count_sums(self) -> dict[Sum, int]:
         counts: collections.Counter[Sum] = collections.Counter()
-        for reduction, runs in self._sums:
-            counts[reduction] += runs
+        for reduction, runs, layer_dims in self._sums:
+            result = reduction.result._replace(dims=(*reduction.result.dims, *layer_dims))
+            counts[reduction._replace(result=result)] += runs
         return dict(+counts)  # without those that were added to others
 
     def _follow_sum(self, equation: Any, partial_sums: dict[Any, int], runs: int) -> None:
@@ -290,17 +361,16 @@ class _ProgramReader:
             partial_sums[results[0]] = len(self._sums) - 1
         elif name in _COPIES and operands[0] is not None:
             partial_sums[results[0]] = operands[0]
-            reduction, _ = self._sums[operands[0]]
+            counted = self._sums[operands[0]]
             after = _read_shape(results[0].aval)
-            if name in _RESHARDS and reduction.result.names < after.names:
-                self._sums[operands[0]] = reduction._replace(result=after), runs
+            if name in _RESHARDS and counted.sum.result.names < after.names:
+                self._sums[operands[0]] = counted._replace(sum=counted.sum._replace(result=after), runs=runs)
         elif name in _ADDITIONS and None not in operands:
-            first, _ = self._sums[operands[0]]
-            second, _ = self._sums[operands[1]]
-            if first.result == second.result:  # else each needs a collective of its own
-                reduced = tuple(dict.fromkeys((*first.reduced, *second.reduced)))
-                self._sums[operands[0]] = first._replace(reduced=reduced), runs
-                self._sums[operands[1]] = second, 0
+            first, second = self._sums[operands[0]], self._sums[operands[1]]
+            if first.sum.result == second.sum.result:  # else each needs a collective of its own
+                reduced = tuple(dict.fromkeys((*first.sum.reduced, *second.sum.reduced)))
+                self._sums[operands[0]] = first._replace(sum=first.sum._replace(reduced=reduced), runs=runs)
+                self._sums[operands[1]] = second._replace(runs=0)
                 partial_sums[results[0]] = operands[0]
 
     def _note_sums_of_shards(self, equation: Any, runs: int) -> None:
@@ -310,7 +380,7 @@ class _ProgramReader:
         for variable in equation.outvars:
             result = _read_shape(variable.aval)
             reduction = Sum(result._replace(dims=(*result.dims, *other_dims)), tuple((axis, 1) for axis in axes))
-            self._sums.append((reduction, runs))
+            self._sums.append(_CountedSum(reduction, runs, self._layer_dims))
 
     def _read_inner(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         results: list[Origin] = [None] * len(equation.outvars)
@@ -339,17 +409,29 @@ class _ProgramReader:
         carried = sum(map(_has_equal_rank, equation.outvars, body.outvars))
         constants = sum(map(_has_equal_rank, equation.invars, body.invars)) - carried
         scanned = constants + carried  # the index of the first stack
+        outer_dims = self._layer_dims
         for variable, origin in zip(equation.invars[scanned:], operands[scanned:], strict=True):
             # A part of an argument that is reshaped first, as a batch is into microbatches, keeps its axis.
             if origin is not None and self._leaves[origin].sizes == tuple(variable.aval.shape):
                 self.looped.add(origin)
+                layer_dim = self._leaves[origin].dims[0][0], 1
+                if layer_dim[0] and layer_dim not in self._layer_dims:
+                    self._layer_dims = (*self._layer_dims, layer_dim)
+        new_dims = self._layer_dims[len(outer_dims) :]
+        if new_dims:
+            carries = (variable.aval for variable in equation.outvars[:carried] if hasattr(variable.aval, "shape"))
+            self.carried.update(runs * [_read_shape(aval) for aval in carries])
         # The stacks of results are mostly activations for the backward pass, or gradients.
         for variable in equation.outvars[carried:]:
             is_on_host = getattr(getattr(variable.aval, "memory_space", None), "name", "") == "Host"
             collected = self.offloaded if is_on_host else self.saved
-            collected[_read_shape(variable.aval)] += 1
+            shape = _read_shape(variable.aval)
+            if new_dims and shape.dims[0][1] == length:
+                shape = shape._replace(dims=((new_dims[0][0], length), *shape.dims[1:]))
+            collected[shape] += 1
         origins = [*operands[:constants], *[None] * carried, *operands[scanned:]]
         results = self.read(inner, origins, runs * length)
+        self._layer_dims = outer_dims
         return [*[None] * carried, *results[carried:]]
 
     def _read_cond(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
@@ -358,7 +440,7 @@ class _ProgramReader:
         branch_flops: list[float] = []
         for branch in branches:
             reader = _ProgramReader(self._leaves)
-            reader._shard_map_dims = self._shard_map_dims
+            reader._shard_map_dims, reader._layer_dims = self._shard_map_dims, self._layer_dims
             reader.read(branch, operands[1:], 1)
             self.arrays |= reader.arrays
             for name, sizes in reader.sizes.items():

@@ -2,6 +2,7 @@
 
 import collections
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -178,6 +179,7 @@ class _Search:
         self._most_compiled = min(_MOST_COMPILED, max(_FIRST_COMPILED, _MOST_COMPILED // turn[1]))
         self._has_timing = compiler.hardware.platform == "tpu"  # programs for others are compiled with code at once
         self._is_cut_short = False  # by the budget, before all candidates were compiled that should be
+        self._compile_seconds: list[float] = []  # of each candidate that was compiled
         self._untimeable: set[CandidateKey] = set()
         # By mesh and settings, the time of a timed candidate divided by what was expected of it.
         self._slowdowns: dict[CandidateKey, float] = {}
@@ -225,8 +227,13 @@ class _Search:
             of_what = " a sample" if prospect.estimate.candidate.sizes else ""
             of_what = " a sequence" if prospect.estimate.sequences else of_what
             best_so_far = f", best {format_seconds(best)}{of_what}" if math.isfinite(best) else ""
-            self._log.show(f"{number} of {total}{best_so_far}: {prospect.estimate.candidate}")
+            left = ""
+            if self._compile_seconds:
+                left = f", about {np.mean(self._compile_seconds) * (total - number + 1):.0f} s left to compile"
+            self._log.show(f"{number} of {total}{best_so_far}{left}: {prospect.estimate.candidate}")
+            start = time.monotonic()
             evaluation = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=True)
+            self._compile_seconds.append(time.monotonic() - start)
             self.results[evaluation.candidate.key] = evaluation, prospect
             if evaluation.is_usable:
                 best = min(best, speed.scale(evaluation).cost)

@@ -40,7 +40,7 @@ class CandidateCompiler:
     compiler_options: Mapping[str, Any] | None
     cache: bool | str | os.PathLike[str]
     errors: list[Exception] = field(default_factory=list[Exception], init=False)
-    _links: dict[tuple[tuple[str, int], ...], LinkModel] = field(default_factory=dict, init=False)  # by mesh
+    _links: dict[Any, LinkModel] = field(default_factory=dict[Any, LinkModel], init=False)  # by mesh
 
     @property
     def hardware(self) -> Hardware:
@@ -49,9 +49,10 @@ class CandidateCompiler:
 
     def make_link_model(self, candidate: Candidate) -> LinkModel:
         """Returns the model of the links of a candidate's mesh."""
-        key = tuple(candidate.mesh.items())
+        key = tuple(candidate.mesh.items()), candidate.axis_types
         if key not in self._links:
-            self._links[key] = LinkModel(create_mesh(candidate.mesh, devices=self.devices))
+            mesh = create_mesh(candidate.mesh, axis_types=candidate.axis_types, devices=self.devices)
+            self._links[key] = LinkModel(mesh)
         return self._links[key]
 
     def compile(self, known: Evaluation, variant: StepVariant, *, stop_early: bool) -> Evaluation:
@@ -68,7 +69,9 @@ class CandidateCompiler:
         """
         candidate = known.candidate
         try:
-            step = fsdp(variant.fn, candidate.parameters, candidate.compute, retrace_warning=False, **self.jit_options)
+            compute = candidate.compute_mapping
+            options = {**self.jit_options, **variant.gather_options}
+            step = fsdp(variant.fn, candidate.parameters, compute, retrace_warning=False, **options)
             program = compile_for(
                 step,
                 *variant.args,

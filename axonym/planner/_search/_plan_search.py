@@ -44,6 +44,7 @@ def plan(
     fixed: Mapping[str, Mapping[str, Any]] | None = None,
     policies: Mapping[str, Any] | Literal["auto"] | None = None,
     options: Mapping[str, Sequence[Any]] | None = None,
+    gathers: Mapping[str, Mapping[str, Any]] | None = None,
     sizes: Mapping[str, Sequence[int]] | None = None,
     serve: str | None = None,
     measured: Measurement | None = None,
@@ -68,12 +69,15 @@ def plan(
         devices: A description such as `"v5e:16x16"`, or described devices.
         fixed: Choices that are not searched for: `{"mesh": {"data": 64, "model": 4}}` the sizes of all mesh axes,
             `{"compute": {"mlp": "model", "heads": None}}` and `{"parameters": {"embed": "data"}}` the mesh axes of
-            named axes while computing and between steps.
+            named axes while computing and between steps, `{"microbatches": {"batch": 8}}` those of stages.
         policies: The values of `gradient_checkpointing` to try for every `Stacked` and `BlockSeq` in the arguments, by
             a name of your own for each; None leaves them as they are. `"auto"` tries `False`, `True`, `"offload"` and
             policies that save values with names of `tree_checkpoint_name` in the layers, those first that save most
             seconds for each byte. A note has the policy of the best candidate.
         options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
+        gathers: How to try to gather parameters and to add up their gradients, by a name of your own: the options
+            `gather_dtype` and `precision` of `fsdp`, such as `{"exact": {}, "int8": {"gather_dtype": "int8"}}`. They
+            change what a step computes. A precision with `reductions` is planned on Explicit mesh axes.
         sizes: By axis of the data, the sizes to try, such as `{"batch": (256, 512, 1024)}`, instead of those of `args`.
             Candidates are ranked by the seconds for each sample then, not for a step.
         serve: The axis of the sequences, such as `"batch"`, if the step serves a model: decodes tokens or reads
@@ -126,12 +130,12 @@ def plan(
     pruned: collections.Counter[str] = collections.Counter()  # what follows adds to it, by reason
     proposed: dict[str, Any] = {}
     if policies == AUTO:
-        [variant, *_] = list_variants(plain, args, RECOMPUTE_LAYERS, options, collections.Counter(), sizes)
+        [variant, *_] = list_variants(plain, args, RECOMPUTE_LAYERS, options, collections.Counter(), sizes, gathers)
         [prospect, *_] = _screen_candidates([variant], compiler, fixed, collections.Counter())
         policies = proposed = propose_policies(prospect, compiler.hardware, compiler.make_link_model)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
     calibration = None if measured is None else calibrate(measured, plain, args, policies, compiler, log)
-    variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes), serve)
+    variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes, gathers), serve)
     prospects = _screen_candidates(variants, compiler, fixed, pruned, calibration)
     flags_to_try = [*published_flags.values()]
     results = compile_best(prospects, compiler, log, flags_to_try, calibration) if has_compiler else []
@@ -213,8 +217,9 @@ def _screen_candidates(
     devices = len(compiler.devices)
     named_program = variants[0].named_program  # all have the same names
     parsed = parse_fixed(fixed, (*named_program.parameter_names, *named_program.data_names), devices)
-    first_prospects: dict[tuple[Any, ...], list[Prospect]] = {}  # by options and sizes, with the first policy
-    for variant in sorted(variants, key=lambda variant: variant.policy):
+    # By options and sizes, those with the first policy and the first way to gather.
+    first_prospects: dict[tuple[Any, ...], list[Prospect]] = {}
+    for variant in sorted(variants, key=lambda variant: (variant.policy, variant.gather)):
         screening = Screening(variant, compiler.hardware, compiler.make_link_model)
         key = (*map(repr, variant.options.values()), *variant.sizes.values())
         if key in first_prospects:
@@ -222,7 +227,10 @@ def _screen_candidates(
             pruned[_LESS_PROMISING] += len(first_prospects[key]) - len(candidates)
         else:
             candidates = list_candidates(variant.named_program, devices, parsed, pruned)
-        settings = {"policy": variant.policy, "options": variant.options, "sizes": variant.sizes}
+        settings: dict[str, Any] = {"policy": variant.policy, "options": variant.options, "sizes": variant.sizes}
+        settings["gather"] = variant.gather
+        if variant.needs_explicit_axes:
+            settings["axis_types"] = "explicit"
         screened = [screening.screen(replace(candidate, **settings)) for candidate in candidates]
         first_prospects.setdefault(key, screened)
         prospects += screened
@@ -298,6 +306,7 @@ def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iter
     for axis in axes:
         yield "mesh", axis, candidate.mesh.get(axis, 1)
     yield "policy", candidate.policy
+    yield "gather", candidate.gather
     for name, value in candidate.options.items():
         yield "option", name, repr(value)
     for name, size in candidate.sizes.items():
@@ -314,7 +323,13 @@ def _count_work(variants: Sequence[StepVariant], serve: str | None) -> list[Step
         _check_serve(serve, variants[0].named_program)
         counts = [max(variant.named_program.sizes[serve]) for variant in variants]
         return [
-            replace(variant, tokens=_count_tokens(variant, 1), samples=count, sequences=count)
+            replace(
+                variant,
+                tokens=_count_tokens(variant, 1),
+                samples=count,
+                sequences=count,
+                named_program=replace(variant.named_program, layer_names=()),  # stages would wait for each other
+            )
             for variant, count in zip(variants, counts, strict=True)
         ]
     flops_by_sizes: dict[tuple[int, ...], float] = {}

@@ -4,6 +4,9 @@ Computing is a roofline: each product takes the longer of its floating-point ope
 its operands and result at the bandwidth of the memory (Williams, Waterman and Patterson, "Roofline", 2009). Collectives
 take what `LinkModel` says. Gathers of parameters and sums of gradients run beside computing; sums of activations and
 reshards are waited for. The bytes of arguments are exact.
+
+Stages compute in each turn of their schedule, also in those of the bubble, and wait for the stage before. They gather
+their parameters before the first turn, and add up gradients after the last one.
 """
 
 import collections
@@ -11,6 +14,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+
+from ...partitioning._mapping import AxisMapping
 from .._machine._hardware import Hardware
 from .._plan._candidate import Candidate, Evaluation
 from .._program._collectives import MeshAxes, count_sent_bytes
@@ -60,6 +66,7 @@ class Screening:
         self, variant: StepVariant, hardware: Hardware, make_link_model: Callable[[Candidate], LinkModel]
     ) -> None:
         self._variant, self._hardware, self._make_link_model = variant, hardware, make_link_model
+        self._gather_mapping = AxisMapping({}, gather_dtype=variant.gather_options.get("gather_dtype"))
 
     def screen(self, candidate: Candidate) -> Prospect:
         """Returns the estimate of a candidate, and whether it is likely to fit."""
@@ -81,12 +88,14 @@ class Screening:
             for shape, count in named_program.offloaded.items()
         ]
         computing += 2 * sum(offloaded) / self._hardware.hbm_bandwidth  # out of the memory and back into it
-        traffic = _Traffic(candidate, self._make_link_model(candidate), named_program)
+        traffic = _Traffic(candidate, self._make_link_model(candidate), named_program, self._gather_mapping)
         for product, runs in named_program.products.items():
             computing += runs * _estimate_product(product, candidate, self._hardware)
             traffic.add_operands(product, runs)
         for reduction, runs in named_program.sums.items():
             traffic.add_sum(reduction, runs)
+        if candidate.layers:
+            traffic.add_stages()
         for (source, target), runs in named_program.reshards.items():
             traffic.add_reshard(source, target, runs)
         waiting, hidden = hide_sending(computing, traffic.waiting, traffic.hidden)
@@ -114,8 +123,11 @@ class Screening:
 class _Traffic:
     """The collectives of a candidate: the seconds waited for, those beside computing, and the bytes sent."""
 
-    def __init__(self, candidate: Candidate, links: LinkModel, named_program: NamedProgram) -> None:
+    def __init__(
+        self, candidate: Candidate, links: LinkModel, named_program: NamedProgram, gather_mapping: AxisMapping
+    ) -> None:
         self._candidate, self._links, self._named_program = candidate, links, named_program
+        self._gather_mapping = gather_mapping
         self.waiting: dict[MeshAxes, float] = {}
         self.hidden: dict[MeshAxes, float] = {}
         self.sent: collections.Counter[MeshAxes] = collections.Counter()
@@ -126,14 +138,17 @@ class _Traffic:
         for operand, names in zip(product.operands, product.gathered_names, strict=True):
             # Axes that the product needs whole are gathered when it runs, and parameters during the product before it.
             whole = tuple(axis for name in names for axis in compute.get(name, ()))
-            self._add("all-gather", _count_bytes(operand, self._candidate, compute), whole, runs, self.waiting)
+            size = _count_turns(self._candidate, product.result) * _count_bytes(operand, self._candidate, compute)
+            self._add("all-gather", size, whole, runs, self.waiting)
             if operand.origin is not None:
                 parameter = self._named_program.leaves[operand.origin]
+                if _is_in_stages(parameter, self._candidate):  # gathered once, see `add_stages`
+                    continue
                 computed_axes = _list_mesh_axes(parameter.dims, compute)
                 stored_axes = _list_mesh_axes(parameter.dims, stored)
                 axes = tuple(axis for axis in stored_axes if axis not in computed_axes)
                 # The operand may be a part of the parameter, such as that of one layer; it is sharded as all of it is.
-                size = operand.itemsize * math.prod(operand.sizes)
+                size = self._find_gathered_itemsize(parameter, operand.itemsize) * math.prod(operand.sizes)
                 size /= _count_shards_of(parameter.dims, self._candidate, compute)
                 self._add("all-gather", size, axes, runs, self.hidden)
 
@@ -141,6 +156,9 @@ class _Traffic:
         """Adds the reduce-scatter of a sum over mesh axes of its result, and the all-reduce over the other ones."""
         compute = self._candidate.compute
         summed = _list_mesh_axes(reduction.reduced, compute)
+        is_in_stages = _is_in_stages(reduction.result, self._candidate)
+        if is_in_stages:  # whose layers no other stage has
+            summed = tuple(axis for axis in summed if axis not in self._candidate.stage_axes)
         is_gradient = any(name in self._named_program.data_names for name, _ in reduction.reduced)
         result_mapping = self._candidate.parameters if is_gradient else compute
         scattered = tuple(axis for axis in _list_mesh_axes(reduction.result.dims, result_mapping) if axis in summed)
@@ -148,7 +166,9 @@ class _Traffic:
         size = _count_bytes(reduction.result, self._candidate, compute)
         if is_gradient:  # the size is that of computing, which does not shard it over these mesh axes
             size /= self._count_shards(scattered)
-        seconds = self.hidden if is_gradient else self.waiting
+        else:
+            size *= _count_turns(self._candidate, reduction.result)
+        seconds = self.hidden if is_gradient and not is_in_stages else self.waiting
         self._add("reduce-scatter", size, scattered, runs, seconds)
         self._add("all-reduce", size, replicated, runs, seconds)
 
@@ -160,6 +180,29 @@ class _Traffic:
         axes = tuple(axis for axis in _list_mesh_axes(gathered, compute) if axis not in remaining)
         self._add("all-gather", _count_bytes(target, self._candidate, compute), axes, runs, self.waiting)
 
+    def add_stages(self) -> None:
+        """Adds what stages gather and send: parameters, and in each turn what layers hand on."""
+        candidate, mesh_axes = self._candidate, self._candidate.stage_axes
+        for parameter in _list_stage_parameters(self._named_program, candidate):
+            computed_axes = _list_mesh_axes(parameter.dims, candidate.compute)
+            stored_axes = _list_mesh_axes(parameter.dims, candidate.parameters)
+            axes = tuple(axis for axis in stored_axes if axis not in computed_axes)
+            gathered = parameter._replace(itemsize=self._find_gathered_itemsize(parameter, parameter.itemsize))
+            self._add("all-gather", _count_bytes(gathered, candidate, candidate.compute), axes, 1, self.waiting)
+        within_stages = {
+            name: tuple(axis for axis in axes if axis not in mesh_axes) for name, axes in candidate.compute.items()
+        }
+        for shape, loops in self._named_program.carried.items():
+            size = _count_bytes(shape, candidate, within_stages)
+            sent = _count_turns(candidate) * size
+            self._add("collective-permute", sent, mesh_axes, loops, self.waiting)
+            self._add("all-reduce", size, mesh_axes, loops, self.waiting)  # all devices get what the last stage has
+
+    def _find_gathered_itemsize(self, parameter: NamedShape, itemsize: float) -> float:
+        """Returns the bytes in which an element of a parameter is sent, which is that of computing or rounded."""
+        dtype = self._gather_mapping.find_gather_dtype([name for name, _ in parameter.dims])
+        return itemsize if dtype is None else min(itemsize, jnp.dtype(dtype).itemsize)
+
     def _add(self, kind: str, size: float, axes: MeshAxes, runs: int, seconds: dict[MeshAxes, float]) -> None:
         if axes and size:
             seconds[axes] = seconds.get(axes, 0.0) + runs * self._links.estimate_seconds(kind, int(size), axes)
@@ -170,20 +213,60 @@ class _Traffic:
 
 
 def count_saved_bytes(named_program: NamedProgram, candidate: Candidate) -> float:
-    """Returns the bytes of what loops collect: activations, which have axes of the data, and gradients."""
+    """Returns the bytes of what loops collect: activations, which have axes of the data, and gradients.
+
+    Stages hold activations of all turns, their parameters gathered, and gradients of these that are not added up yet.
+    """
     total = 0.0
     for shape, count in named_program.saved.items():
-        is_gradient = not shape.names & {*named_program.data_names}
-        total += count * _count_bytes(shape, candidate, candidate.parameters if is_gradient else candidate.compute)
-    return total
+        if shape.names & {*named_program.data_names}:
+            total += count * _count_turns(candidate, shape) * _count_bytes(shape, candidate, candidate.compute)
+        else:
+            total += count * _count_bytes(shape, candidate, candidate.parameters)
+    parameters = _list_stage_parameters(named_program, candidate)
+    return total + 2 * sum(_count_bytes(parameter, candidate, candidate.compute) for parameter in parameters)
+
+
+def _list_stage_parameters(named_program: NamedProgram, candidate: Candidate) -> list[NamedShape]:
+    """Returns the parameters of layers in stages, in the element type in which products take them."""
+    parameters: dict[int, NamedShape] = {}
+    for product in named_program.products:
+        for operand in product.operands:
+            if operand.origin is not None:
+                parameter = named_program.leaves[operand.origin]._replace(itemsize=operand.itemsize)
+                if _is_in_stages(parameter, candidate):
+                    parameters[operand.origin] = parameter
+    return [*parameters.values()]
+
+
+def _is_in_stages(shape: NamedShape, candidate: Candidate) -> bool:
+    """Returns whether each stage has a part of an array, or of those that a loop computes one after another."""
+    return bool(candidate.layers) and candidate.layers in shape.names
+
+
+def _count_turns(candidate: Candidate, shape: NamedShape | None = None) -> float:
+    """Returns how often stages compute a whole batch: more than once, since they do not use what the bubble computes.
+
+    An array that is not in the stages is computed once.
+    """
+    if candidate.schedule is None or (shape is not None and not _is_in_stages(shape, candidate)):
+        return 1.0
+    return candidate.schedule.turns / candidate.schedule.microbatches
 
 
 def _estimate_product(product: Product, candidate: Candidate, hardware: Hardware) -> float:
-    """Returns the seconds in which a device computes its part of a product."""
+    """Returns the seconds in which a device computes its part of a product, stages in all turns.
+
+    In each turn, stages read the parameters of their layers again.
+    """
     shards = _count_shards_of((*product.result.dims, *product.reduced), candidate, candidate.compute)
-    arrays = (*product.operands, product.result)
-    moved = sum(_count_bytes(array, candidate, candidate.compute) for array in arrays)
-    return max(product.flops / shards / hardware.bf16_flops, moved / hardware.hbm_bandwidth)
+    turns = _count_turns(candidate, product.result)
+    sizes = {array: _count_bytes(array, candidate, candidate.compute) for array in (*product.operands, product.result)}
+    moved = turns * sum(sizes.values())
+    if candidate.schedule is not None and turns > 1:
+        parameters = sum(size for array, size in sizes.items() if array.origin is not None)
+        moved += (candidate.schedule.turns - turns) * parameters
+    return max(turns * product.flops / shards / hardware.bf16_flops, moved / hardware.hbm_bandwidth)
 
 
 def _count_bytes(shape: NamedShape, candidate: Candidate, mapping: Mapping[str, MeshAxes]) -> float:

@@ -1,9 +1,10 @@
 """The candidates of a plan: meshes that a machine has, and the mappings of named axes that a program permits.
 
-A mesh has up to three axes: `replica` and `data`, over which the batch is sharded, and `model`. Parameters are stored
-over `data` too, so that `replica` has copies of them, and over `model` where that shards axes of the data alone. While
-computing, any set of axes can be sharded over `model` of which no two are in one array. `fixed` replaces any of these
-choices.
+A mesh has up to six axes. The batch is sharded over `replica` and `data`, and over `stage` and `expert`, which shard
+other axes, too: layers, and an axis that shares no array with the batch, but the shards of a function, such as experts.
+Another axis of the data, such as positions, is sharded over `context`. While computing, any set of axes can be sharded
+over `model` of which no two are in one array. Parameters are stored over `data` too, so that `replica` has copies of
+them, and over `model` and `context` where these shard axes of the data alone. `fixed` replaces any of these choices.
 """
 
 import collections
@@ -11,7 +12,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...named._axis_layout import get_entry_axes
 from ...named._format import format_axes, suggest_name
@@ -21,11 +22,14 @@ from .._program._named_program import NamedProgram
 
 
 Assignment: TypeAlias = dict[str, MeshAxes]
-REPLICA, DATA, MODEL = "replica", "data", "model"
+STAGE, REPLICA, DATA, EXPERT, CONTEXT, MODEL = _MESH_AXES = "stage", "replica", "data", "expert", "context", "model"
 _SHARED = "two axes of one array over one mesh axis"
 _LACKING = "a mesh without an axis that is fixed"
 _UNUSED = "a mesh axis shards nothing"
+_INDIVISIBLE = "the batch cannot be divided into as many microbatches as there are stages"
 _MOST_CANDIDATES = 30_000  # a thousand are screened in a second or less
+_MOST_STAGES = 16
+_MICROBATCHES = (1, 2, 4, 8)  # for each stage
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,33 @@ class Fixed:
         mesh: The sizes of all mesh axes, in order; None to search.
         compute: The mesh axes of named axes while computing, none for those that are not sharded.
         parameters: The same between steps.
+        microbatches: Into how many microbatches stages divide an axis; empty to search.
     """
 
     mesh: Mapping[str, int] | None
     compute: Mapping[str, MeshAxes]
     parameters: Mapping[str, MeshAxes]
+    microbatches: Mapping[str, int]
+
+
+class Roles(NamedTuple):
+    """What the axes of a mesh are for.
+
+    Attributes:
+        batch_axes: Those that shard the batch, in order, that of stages last.
+        storage_axes: The last of them that neither experts nor stages use, over which parameters are stored.
+        expert: That of experts, if there is one.
+        stage: That of stages, if there is one.
+        context: That of another axis of the data, if there is one.
+        model: That of any set of axes, if there is one.
+    """
+
+    batch_axes: MeshAxes
+    storage_axes: MeshAxes
+    expert: str | None
+    stage: str | None
+    context: str | None
+    model: str | None
 
 
 def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: int, argument: str = "fixed") -> Fixed:
@@ -56,7 +82,7 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
             "`fixed` is a mapping such as {'mesh': {'data': 8}, 'compute': {'batch': 'data'}, 'parameters': {'embed': "
             f"'data'}}}}, not {fixed!r}"
         )
-    keys = ("mesh", "compute", "parameters")
+    keys = ("mesh", "compute", "parameters", "microbatches")
     for key in fixed:
         if key not in keys:
             raise ValueError(f"`fixed` has no {key!r}{suggest_name(key, keys)}; it takes {', '.join(keys)}")
@@ -69,7 +95,19 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
             "of its axes, with sizes of 1 or more"
         )
     compute = _parse_mapping(fixed.get("compute", {}), names, mesh, argument)
-    return Fixed(mesh, compute, _parse_mapping(fixed.get("parameters", {}), names, mesh, argument))
+    parameters = _parse_mapping(fixed.get("parameters", {}), names, mesh, argument)
+    microbatches = dict(fixed.get("microbatches", {}))
+    if len(microbatches) > 1 or not all(isinstance(count, int) and count > 0 for count in microbatches.values()):
+        raise ValueError(
+            f"`{argument}` has {microbatches} as microbatches; give an axis and a number, as {{'batch': 8}}"
+        )
+    for name in microbatches:
+        if name not in names:
+            raise ValueError(
+                f"`{argument}` has microbatches of {name!r}, which no argument has{suggest_name(name, names)}; there "
+                f"are {', '.join(names)}"
+            )
+    return Fixed(mesh, compute, parameters, microbatches)
 
 
 def list_candidates(
@@ -81,7 +119,7 @@ def list_candidates(
         ValueError: If they are too many.
     """
     candidates: dict[CandidateKey, Candidate] = {}
-    for mesh in _list_meshes(devices, fixed):
+    for mesh in _list_meshes(named_program, devices, fixed):
         for candidate in _list_assignments(named_program, mesh, fixed, pruned):
             candidates.setdefault(candidate.key, candidate)
             _check_candidate_count(len(candidates), named_program.parameter_names)
@@ -101,7 +139,7 @@ def explain_no_candidate(
     named_program: NamedProgram, devices: int, fixed: Fixed, pruned: collections.Counter[str]
 ) -> str:
     """Returns why there is no candidate: what `fixed` has that cannot be, or else all reasons and the sizes of axes."""
-    meshes = [*_list_meshes(devices, fixed)]
+    meshes = [*_list_meshes(named_program, devices, fixed)]
     between = "between steps (`compute` counts for axes that `parameters` lacks)"
     for mapping, arrays, when in (
         (fixed.compute, named_program.arrays, "while computing"),
@@ -159,7 +197,7 @@ def _format_named_sizes(named_program: NamedProgram, names: Collection[str]) -> 
 def _parse_mapping(
     mapping: Mapping[str, Any], names: Sequence[str], mesh: Mapping[str, int] | None, argument: str
 ) -> dict[str, MeshAxes]:
-    axes = tuple(mesh) if mesh is not None else (REPLICA, DATA, MODEL)
+    axes = tuple(mesh) if mesh is not None else _MESH_AXES
     assignment: dict[str, MeshAxes] = {}
     for name, value in mapping.items():
         if not isinstance(name, str):
@@ -186,49 +224,115 @@ def _parse_mapping(
     return assignment
 
 
-def _list_meshes(devices: int, fixed: Fixed) -> Iterator[dict[str, int]]:
-    """Yields the sizes of mesh axes; those of size 1 are left out unless all are."""
+def _list_meshes(named_program: NamedProgram, devices: int, fixed: Fixed) -> Iterator[dict[str, int]]:
+    """Yields the sizes of mesh axes; those of size 1 are left out unless all are.
+
+    To have fewer, there is one of `stage`, `replica` and `context` at most, and `context` beside `model` only, which
+    shards positions as well.
+    """
     if fixed.mesh is not None:
         yield dict(fixed.mesh)
         return
     divisors = [size for size in range(1, devices + 1) if devices % size == 0]
-    for model, replica in itertools.product(divisors, divisors):
-        if devices % (model * replica) == 0:
-            sizes = {REPLICA: replica, DATA: devices // model // replica, MODEL: model}
+    layer_sizes = [size for name in _list_layer_names(named_program, fixed) for size in named_program.sizes[name]]
+    experts = [1, *(size for name in named_program.shared_names for size in named_program.sizes[name])]
+    stage_counts = [1]
+    if layer_sizes:
+        stage_counts = [size for size in divisors if size <= _MOST_STAGES and math.gcd(*layer_sizes) % size == 0]
+    expert_counts = [size for size in divisors if max(experts) % size == 0]
+    context_counts = divisors if len(named_program.data_names) > 1 else [1]
+    counts = itertools.product(stage_counts, divisors, expert_counts, context_counts, divisors)
+    for stage, replica, expert, context, model in counts:
+        data, remainder = divmod(devices, stage * replica * expert * context * model)
+        is_considered = [stage, replica, context].count(1) >= 2 and (context == 1 or min(data, model) > 1)
+        if remainder == 0 and is_considered:
+            sizes = dict(zip(_MESH_AXES, (stage, replica, data, expert, context, model), strict=True))
             yield {axis: size for axis, size in sizes.items() if size > 1} or {DATA: 1}
+
+
+def _list_layer_names(named_program: NamedProgram, fixed: Fixed) -> list[str]:
+    """Returns the axes of layers that may be stages: those that a loop slices and that are not fixed to None."""
+    names = named_program.layer_names
+    return [name for name in names if name in named_program.looped and fixed.compute.get(name) != ()]
+
+
+def _find_roles(mesh: Mapping[str, int]) -> Roles:
+    """Returns what the axes of a mesh are for, by their names.
+
+    If these are none of those of the search, the last axis is that of any set of axes, unless it is the only one.
+    """
+    axes = [axis for axis in mesh if mesh[axis] > 1]  # one of size 1 shards nothing
+    expert, stage, context, model = None, None, None, None
+    if set(mesh) <= {*_MESH_AXES}:
+        expert, stage, context, model = (axis if axis in axes else None for axis in (EXPERT, STAGE, CONTEXT, MODEL))
+    elif len(mesh) > 1 and [*mesh][-1] in axes:
+        model = [*mesh][-1]
+    plain_axes = tuple(axis for axis in axes if axis not in (expert, stage, context, model))
+    batch_axes = (*plain_axes, *filter(None, (expert, stage)))
+    return Roles(batch_axes, plain_axes[-1:], expert, stage, context, model)
 
 
 def _list_assignments(
     named_program: NamedProgram, mesh: dict[str, int], fixed: Fixed, pruned: collections.Counter[str]
 ) -> Iterator[Candidate]:
-    """Yields the candidates of a mesh.
-
-    If its axes have other names, the last one has the role of `model`, unless it is the only one.
-    """
-    axes = list(mesh)
-    model_axis = None
-    if set(mesh) <= {REPLICA, DATA, MODEL}:
-        model_axis = MODEL if MODEL in mesh else None
-    elif len(axes) > 1:
-        model_axis = axes[-1]
-    if model_axis is not None and mesh[model_axis] == 1:  # it shards nothing
-        model_axis = None
+    """Yields the candidates of a mesh."""
+    roles = _find_roles(mesh)
     if not _list_mesh_axes(fixed.compute, fixed.parameters) <= set(mesh):
         pruned[_LACKING] += 1
         return
-    batch_axes = tuple(axis for axis in axes if axis != model_axis and mesh[axis] > 1)
-    stored_arrays = _list_stored_arrays(named_program)
-    for compute in _list_compute_mappings(named_program, batch_axes, model_axis, fixed):
+    layer_names = _list_layer_names(named_program, fixed)
+    for compute in _list_compute_mappings(named_program, roles, fixed):
         if reason := _find_obstacle(named_program, named_program.arrays, compute, mesh):
             pruned[reason] += 1
             continue
-        for parameters in _list_parameter_mappings(named_program, compute, batch_axes, fixed):
-            if reason := _find_obstacle(named_program, stored_arrays, parameters, mesh):
-                pruned[reason] += 1
-            elif fixed.mesh is None and not _uses_every_mesh_axis(mesh, compute, parameters):
+        layers = next((name for name in layer_names if compute.get(name)), "")
+        schedules: list[dict[str, int]] = [{}]
+        if layers:
+            schedules = _list_microbatches(named_program, mesh, compute, compute[layers], fixed)
+            if not schedules:
+                pruned[_INDIVISIBLE] += 1
+        for parameters in _list_parameter_mappings(named_program, mesh, compute, roles, fixed, pruned):
+            if fixed.mesh is None and not _uses_every_mesh_axis(mesh, compute, parameters):
                 pruned[_UNUSED] += 1
-            else:
-                yield Candidate(mesh, drop_unsharded(compute), drop_unsharded(parameters))
+                continue
+            for microbatches in schedules:
+                # On Auto axes the gradients of stages would be added up over the batch in each turn.
+                yield Candidate(
+                    mesh,
+                    drop_unsharded(compute),
+                    drop_unsharded(parameters),
+                    layers=layers,
+                    microbatches=microbatches,
+                    axis_types="explicit" if layers else "auto",
+                )
+
+
+def _list_microbatches(
+    named_program: NamedProgram, mesh: Mapping[str, int], compute: Assignment, stage_axes: MeshAxes, fixed: Fixed
+) -> list[dict[str, int]]:
+    """Returns into how many microbatches stages may divide the batch, the axis that is over their mesh axes outside."""
+    names = [*fixed.microbatches] or _list_example_names(named_program)
+    if not names:
+        return []
+    shard_counts = {
+        name: math.prod(mesh[axis] for axis in compute.get(name, ()) if axis not in stage_axes) for name in names
+    }
+    batch_name = max(names, key=lambda name: ({*stage_axes} <= {*compute.get(name, ())}, shard_counts[name]))
+    if fixed.microbatches:
+        return [dict(fixed.microbatches)]
+    stages = math.prod(mesh[axis] for axis in stage_axes)
+    counts = [count * stages for count in _MICROBATCHES]
+    sizes = named_program.sizes[batch_name]
+    return [
+        {batch_name: count} for count in counts if not any(size % (count * shard_counts[batch_name]) for size in sizes)
+    ]
+
+
+def _list_example_names(named_program: NamedProgram) -> list[str]:
+    """Returns the axes of the data along which nothing is gathered, as it is along positions for attention."""
+    gathered = {name for source, target in named_program.reshards for name in source.names - target.names}
+    gathered |= {name for product in named_program.products for names in product.gathered_names for name in names}
+    return [name for name in named_program.data_names if name not in gathered]
 
 
 def _find_obstacle(
@@ -246,55 +350,111 @@ def _find_obstacle(
     return None
 
 
-def _list_compute_mappings(
-    named_program: NamedProgram, batch_axes: MeshAxes, model_axis: str | None, fixed: Fixed
-) -> Iterator[Assignment]:
-    """Yields mappings for computing: a data axis over `batch_axes`, and axes of different arrays over `model_axis`."""
+def _list_compute_mappings(named_program: NamedProgram, roles: Roles, fixed: Fixed) -> Iterator[Assignment]:
+    """Yields mappings for computing: a data axis over the axes of the batch, and axes of different arrays over `model`.
+
+    Layers are over the axis of stages, each axis that may be is over that of experts, and each other axis of the data
+    over that of contexts.
+    """
     names = (*named_program.parameter_names, *named_program.data_names)
     free_names = [name for name in names if name not in named_program.looped and name not in fixed.compute]
-    batch_names: list[str | None] = [name for name in named_program.data_names if name in free_names and batch_axes]
-    if not batch_names or _list_mesh_axes(fixed.compute) & set(batch_axes):
+    batch_names: list[str | None] = [
+        name for name in named_program.data_names if name in free_names and roles.batch_axes
+    ]
+    if roles.stage is not None:
+        batch_names = [name for name in batch_names if name in _list_example_names(named_program)]
+    if not batch_names or _list_mesh_axes(fixed.compute) & set(roles.batch_axes):
         batch_names.insert(0, None)
-    for batch_name in batch_names:
-        remaining_names = [name for name in free_names if name != batch_name]
+    base = dict(fixed.compute)
+    if roles.stage is not None and roles.stage not in _list_mesh_axes(base):
+        base |= {name: (roles.stage,) for name in _list_layer_names(named_program, fixed) if name not in base}
+    expert_names: list[str | None] = [None]
+    if roles.expert is not None and roles.expert not in _list_mesh_axes(base):
+        expert_names = [name for name in named_program.shared_names if name in free_names] or [None]
+    context_names: list[str | None] = [None]
+    if roles.context is not None and roles.context not in _list_mesh_axes(base):
+        context_names = [name for name in named_program.data_names if name in free_names] or [None]
+    for batch_name, expert_name, context_name in itertools.product(batch_names, expert_names, context_names):
+        remaining_names = [name for name in free_names if name not in (batch_name, expert_name, context_name)]
         if batch_name is not None:
             # Two axes of the data that change places are the same on the mesh whose sizes change places.
-            earlier = named_program.data_names[: named_program.data_names.index(batch_name)]
-            remaining_names = [name for name in remaining_names if name not in earlier]
-        if not batch_axes:
+            place = named_program.data_names.index(batch_name)
+            if context_name in named_program.data_names[: place + 1]:
+                continue
+            remaining_names = [name for name in remaining_names if name not in named_program.data_names[:place]]
+        if not roles.batch_axes:
             remaining_names = [name for name in remaining_names if name in named_program.parameter_names]
-        model_sets = _list_apart(remaining_names, named_program.arrays) if model_axis else []
-        if not model_sets or model_axis in _list_mesh_axes(fixed.compute, fixed.parameters):
+        model_sets = _list_apart(remaining_names, named_program.arrays) if roles.model else []
+        if not model_sets or roles.model in _list_mesh_axes(fixed.compute, fixed.parameters):
             model_sets.insert(0, ())
+        mapping = dict(base)
+        if batch_name is not None:
+            mapping[batch_name] = roles.batch_axes
+        if expert_name is not None:
+            mapping[expert_name] = (str(roles.expert),)
+        if context_name is not None:
+            mapping[context_name] = (str(roles.context),)
         for model_names in model_sets:
-            mapping = dict(fixed.compute)
-            if batch_name is not None:
-                mapping[batch_name] = batch_axes
-            yield mapping | {name: (str(model_axis),) for name in model_names}
+            yield mapping | {name: (str(roles.model),) for name in model_names}
 
 
 def _list_parameter_mappings(
-    named_program: NamedProgram, compute: Assignment, batch_axes: MeshAxes, fixed: Fixed
-) -> Iterator[Assignment]:
-    """Yields mappings between steps: that for computing, alone and with further axes over the last of `batch_axes`.
+    named_program: NamedProgram,
+    mesh: Mapping[str, int],
+    compute: Assignment,
+    roles: Roles,
+    fixed: Fixed,
+    pruned: collections.Counter[str],
+) -> list[Assignment]:
+    """Returns mappings between steps: that for computing, alone and with further axes over that of storage.
 
     If no parameter is sharded over the mesh axes of further axes of the data, such as positions, they store these, too.
+    On meshes with stages, experts or contexts there is the mapping alone that stores least on a device.
     """
     base = {**compute, **fixed.parameters}
-    yield base
-    storage_axes = batch_axes[-1:]  # `data`; over `replica` there are copies
     data_axes = _list_mesh_axes({name: compute.get(name, ()) for name in named_program.data_names})
     used_axes = _list_mesh_axes({name: base.get(name, ()) for name in named_program.parameter_names})
-    further_axes = tuple(sorted(data_axes - used_axes - {*batch_axes}))
-    arrays = _list_stored_arrays(named_program)
-    for mesh_axes in dict.fromkeys((storage_axes, (*storage_axes, *further_axes))):
-        sharded = {name for name, name_axes in base.items() if set(mesh_axes) & set(name_axes)}
-        # An array has each mesh axis once.
-        beside_sharded = {name for array in arrays if sharded & array for name in array}
-        unavailable = {*named_program.looped, *fixed.parameters, *beside_sharded}
-        free = [name for name in named_program.parameter_names if not base.get(name) and name not in unavailable]
-        for names in _list_largest_apart(free, arrays) if mesh_axes else []:
-            yield {**base, **dict.fromkeys(names, mesh_axes)}
+    further_axes = tuple(sorted(data_axes - used_axes - {*roles.batch_axes}))
+    mappings = [base]
+    for mesh_axes in dict.fromkeys((roles.storage_axes, (*roles.storage_axes, *further_axes))):
+        free = _list_unsharded(named_program, base, mesh_axes, fixed)
+        for names in _list_largest_apart(free, _list_stored_arrays(named_program)) if mesh_axes else []:
+            parameters = {**base, **dict.fromkeys(names, mesh_axes)}
+            # What neither experts nor layers have is stored over their mesh axes, too.
+            for axis in filter(None, (roles.expert, roles.stage)):
+                free = _list_unsharded(named_program, parameters, (axis,), fixed)
+                free = [name for name in free if not any(size % mesh[axis] for size in named_program.sizes[name])]
+                sets = _list_largest_apart(free, _list_stored_arrays(named_program))
+                parameters |= dict.fromkeys(max(sets, key=len, default=()), (axis,))
+            mappings.append(parameters)
+    possible: list[Assignment] = []
+    for mapping in mappings:
+        if reason := _find_obstacle(named_program, _list_stored_arrays(named_program), mapping, mesh):
+            pruned[reason] += 1
+        else:
+            possible.append(mapping)
+    if possible and fixed.mesh is None and (roles.stage or roles.expert or roles.context):  # to have fewer
+        possible = [min(possible, key=lambda mapping: _count_stored_elements(named_program, mesh, mapping))]
+    return possible
+
+
+def _count_stored_elements(named_program: NamedProgram, mesh: Mapping[str, int], mapping: Assignment) -> float:
+    """Returns how many elements of arguments a device stores."""
+    total = 0.0
+    for leaf in named_program.leaves:
+        axes = {axis for name, _ in leaf.dims for axis in mapping.get(name, ())}
+        total += math.prod(leaf.sizes) / math.prod(mesh[axis] for axis in axes)
+    return total
+
+
+def _list_unsharded(named_program: NamedProgram, mapping: Assignment, mesh_axes: MeshAxes, fixed: Fixed) -> list[str]:
+    """Returns the axes of parameters that a mapping does not shard, and that share no array with these mesh axes."""
+    sharded = {name for name, name_axes in mapping.items() if set(mesh_axes) & set(name_axes)}
+    # An array has each mesh axis once.
+    beside_sharded = {name for array in _list_stored_arrays(named_program) if sharded & array for name in array}
+    unavailable = {*named_program.looped, *fixed.parameters, *beside_sharded}
+    names = named_program.parameter_names
+    return [name for name in names if not mapping.get(name) and name not in unavailable]
 
 
 def _list_stored_arrays(named_program: NamedProgram) -> frozenset[frozenset[str]]:

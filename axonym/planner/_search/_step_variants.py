@@ -4,7 +4,7 @@ import collections
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import equinox as eqx
@@ -12,11 +12,18 @@ import jax
 
 from ...named._array import NamedArray, is_named_array
 from ...named._format import suggest_name
-from ...nn import LayerStack
+from ...nn import LayerStack, Stacked
 from ...partitioning._leaves import ARRAY_TYPES
+from ...partitioning._mapping import AxisMapping
 from ...tree_util import resize_axis
 from .._program._arguments import group_arguments
-from .._program._named_program import NamedProgram, NamedShape, make_named_shape, trace_named_program
+from .._program._named_program import (
+    NamedProgram,
+    NamedShape,
+    find_shared_names,
+    make_named_shape,
+    trace_named_program,
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class StepVariant:
         samples: The samples of the step; 0 if not known.
         model_flops: The floating-point operations of the step, without recomputation.
         sequences: The sequences that the step serves; 0 if it trains.
+        gather: The name of how parameters are gathered; empty if they are as they are stored.
+        gather_options: The options of `fsdp` for that.
     """
 
     policy: str
@@ -45,6 +54,14 @@ class StepVariant:
     samples: int = 0
     model_flops: float = 0.0
     sequences: int = 0
+    gather: str = ""
+    gather_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def needs_explicit_axes(self) -> bool:
+        """Whether the step adds up gradients in a type of their own, for which mesh axes are Explicit."""
+        precision = self.gather_options.get("precision")
+        return precision is not None and precision.reductions is not None
 
 
 def list_variants(
@@ -54,17 +71,19 @@ def list_variants(
     options: Mapping[str, Sequence[Any]] | None,
     pruned: "collections.Counter[str]",
     sizes: Mapping[str, Sequence[int]] | None = None,
+    gathers: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[StepVariant]:
-    """Returns the step with each combination of policies, options and sizes, traced; counts those with an error.
+    """Returns the step with each combination of policies, options, sizes and gathers, traced; counts errors.
 
     Raises:
-        TypeError: If `policies`, `options` or `sizes` is not a mapping of what it should have.
+        TypeError: If `policies`, `options`, `sizes` or `gathers` is not a mapping of what it should have.
         ValueError: If it is empty, no argument has layers whose policy can be chosen, or no axis of the data has the
             name of one in `sizes`.
     """
     _check_sizes(sizes, args)
     _check_choices("policies", policies, "a name for each policy, such as {'offload': 'offload', 'full': True}")
     _check_choices("options", options, "the values of each keyword argument, such as {'microbatches': (1, 2)}")
+    _check_gathers(gathers)
     if policies and not _has_layers(args):
         raise ValueError(
             "`policies` is given, but no argument has a `Stacked` or a `BlockSeq`, whose `gradient_checkpointing` they "
@@ -82,15 +101,16 @@ def list_variants(
     variants: list[StepVariant] = []
     errors: list[Exception] = []
     choices = itertools.product(
-        args_by_policy, itertools.product(*options.values()), itertools.product(*sizes.values())
+        args_by_policy, itertools.product(*options.values()), itertools.product(*sizes.values()), gathers or {"": {}}
     )
-    for policy, option_values, size_values in choices:
+    for policy, option_values, size_values, gather in choices:
+        gather_options = (gathers or {"": {}})[gather]
         settings = dict(zip(options, option_values, strict=True))
         chosen_sizes = dict(zip(sizes, size_values, strict=True))
         step = functools.wraps(fn)(functools.partial(fn, **settings)) if settings else fn
         variant_args = resize_axes(args_by_policy[policy], chosen_sizes)
         try:
-            named_program = trace_named_program(step, variant_args)
+            named_program = trace_named_program(step, variant_args, gather_options)
         except ValueError as error:  # such as for a batch that is not divisible by a number of microbatches
             errors.append(error)
             chosen = {**chosen_sizes, **settings}.items()
@@ -103,11 +123,15 @@ def list_variants(
             raise
         else:
             arguments = _list_arguments(variant_args)
-            variants.append(StepVariant(policy, settings, chosen_sizes, step, variant_args, named_program, arguments))
+            variant = StepVariant(policy, settings, chosen_sizes, step, variant_args, named_program, arguments)
+            variants.append(replace(variant, gather=gather, gather_options=gather_options))
     if not variants:
         _explain_trace_error(errors[0], arguments)
         raise errors[0]
-    return variants
+    first = find_shared_names(variants[0].fn, variants[0].args, variants[0].named_program)
+    # These are the same for all policies and sizes.
+    same = {"layer_names": _list_layer_names(args), "shared_names": first.shared_names, "arrays": first.arrays}
+    return [replace(variant, named_program=replace(variant.named_program, **same)) for variant in variants]
 
 
 def _list_arguments(args: tuple[Any, ...]) -> tuple[tuple[str, NamedShape], ...]:
@@ -195,8 +219,27 @@ def _check_choices(name: str, choices: Any, expected: str) -> None:
             )
 
 
+def _check_gathers(gathers: Any) -> None:
+    _check_choices(
+        "gathers", gathers, "options of `fsdp` by name, such as {'exact': {}, 'int8': {'gather_dtype': 'int8'}}"
+    )
+    for name, gather_options in (gathers or {}).items():
+        if not isinstance(gather_options, Mapping) or not {*gather_options} <= {"gather_dtype", "precision"}:
+            raise TypeError(
+                f"`gathers` has {gather_options!r} for {name!r}; give a mapping with `gather_dtype` and `precision` of "
+                "`fsdp`, such as {'gather_dtype': 'int8'}"
+            )
+        AxisMapping({}, **gather_options)  # raises an error of types that there are not
+
+
 def _is_layer_stack(node: Any) -> bool:
     return isinstance(node, LayerStack)
+
+
+def _list_layer_names(args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Returns the layer axes of the parameters that are stored stacked."""
+    nodes = jax.tree.leaves(args[:1], is_leaf=_is_layer_stack)
+    return tuple(dict.fromkeys(node.Block.name for node in nodes if isinstance(node, Stacked)))
 
 
 def _has_layers(args: tuple[Any, ...]) -> bool:

@@ -23,6 +23,7 @@ KERNEL_EFFICIENCY = 0.5  # the part of the peak that kernels of attention are ta
 ERRORS: Mapping[Source, float] = {"cycles": 0.15, "kernels": 0.5, "flops": 0.5}
 """By the source of a step time, the part of it by which it may be wrong: a judgement, not a fit."""
 _ATTENTION_SCOPE = "dot_product_attention("  # in the path of scopes of what `nn.dot_product_attention` computes
+_FEWEST_QUERIES = 32  # for a key, those of all heads of a group, with which a kernel of GPUs computes attention
 _FLOATS = ("bf16", "f16", "f32", "f8e4m3fn", "f8e5m2")
 
 
@@ -126,7 +127,8 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     - on TPUs, if the program is compiled whole, the cycles that XLA estimates for it, at the clock of the device;
     - on GPUs, what kernels of its shape take by published measurements: products by their sizes, and others by the
       bytes that they read and write. Attention takes as long as the kernel of cuDNN for its head size and length,
-      which needs a GPU to compile, so that XLA's own implementation stands for it; a mask is taken to be causal;
+      which needs a GPU to compile, so that XLA's own implementation stands for it; a mask is taken to be causal. A
+      decode step has too few queries for that kernel, so that its attention is counted as the program has it;
     - for a Pallas kernel of attention, of which compilers have no estimate, its operations at half of the peak of the
       device in bfloat16: forward those of two products, backward those of four, each halved if there is a mask. What is
       recomputed counts as often as it runs;
@@ -249,33 +251,33 @@ def _measure_by_cycles(program: CompiledProgram, instruction: HloInstruction) ->
 
 
 def _measure_by_kernels(
-    mask_sizes: set[int], program: CompiledProgram, instruction: HloInstruction
+    kernel_masks: set[int] | None, program: CompiledProgram, instruction: HloInstruction
 ) -> tuple[float, float]:
     """Returns how many seconds an instruction computes on GPUs outside of attention, and within it.
 
-    `mask_sizes` are the numbers of queries and keys that masks of attention have.
+    `kernel_masks` has the numbers of queries and keys of masks of attention; it is None if no kernel computes that.
     """
     products = find_products(program.hlo, instruction)
-    if _ATTENTION_SCOPE in instruction.op_name:
-        return 0.0, sum(_estimate_attention(program, instruction, product, mask_sizes) for product in products)
+    is_attention = _ATTENTION_SCOPE in instruction.op_name
+    if is_attention and kernel_masks is not None:
+        return 0.0, sum(_estimate_attention(program, instruction, product, kernel_masks) for product in products)
     moved_bytes = count_moved_bytes(program.hlo, instruction)
-    return estimate_kernel_seconds(program.hardware, products, moved_bytes), 0.0
+    seconds = estimate_kernel_seconds(program.hardware, products, moved_bytes)
+    return (0.0, seconds) if is_attention else (seconds, 0.0)
 
 
-def _find_mask_sizes(hlo: HloProgram) -> set[int]:
-    """Returns the numbers of queries and keys that masks of attention have, whole or in blocks."""
-    results = (
-        array
-        for instruction in hlo.instructions
-        if _ATTENTION_SCOPE in instruction.op_name
-        for array in instruction.results
-    )
-    return {
-        size
-        for array in results
-        if array.dtype == "pred" and min(array.shape[-2:], default=0) > 1
-        for size in array.shape[-2:]
-    }
+def _find_kernel_masks(hlo: HloProgram) -> set[int] | None:
+    """Returns the numbers of queries and keys that masks of attention have, whole or in blocks.
+
+    It is None if no kernel computes attention. In a decode step each key has one query for each head of a group, and
+    XLA's own instructions compute attention.
+    """
+    instructions = [instruction for instruction in hlo.instructions if _ATTENTION_SCOPE in instruction.op_name]
+    products = [product for instruction in instructions for product in find_products(hlo, instruction)]
+    if all(min(product.rows, product.columns, product.contracted) < _FEWEST_QUERIES for product in products):
+        return None
+    masks = [array for instruction in instructions for array in instruction.results if array.dtype == "pred"]
+    return {size for mask in masks if min(mask.shape[-2:], default=0) > 1 for size in mask.shape[-2:]}
 
 
 def _estimate_attention(
@@ -306,7 +308,7 @@ def _measure_nothing(program: CompiledProgram, instruction: HloInstruction) -> t
 
 def _choose_measure(program: CompiledProgram, source: Source) -> Measure:
     if source == "kernels":
-        return functools.partial(_measure_by_kernels, _find_mask_sizes(program.hlo))
+        return functools.partial(_measure_by_kernels, _find_kernel_masks(program.hlo))
     return _measure_by_cycles if source == "cycles" else _measure_nothing
 
 

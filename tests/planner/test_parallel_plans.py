@@ -1,0 +1,145 @@
+"""Plans with stages, contexts and experts: what is searched, and that such plans run with the losses of one device."""
+
+import collections
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import axonym as nym
+from axonym import NamedArray
+from axonym.planner import Candidate, described_devices, get_hardware
+from axonym.planner._search._screening import Screening
+from axonym.planner._search._search_space import list_candidates, parse_fixed
+from axonym.planner._search._step_variants import list_variants
+from axonym.planner._step_time._link_model import LinkModel
+from examples.models.mixtral import Config, Mixtral
+
+
+CONFIG = Config(
+    *nym.make_axes(vocab=64, layers=4, embed=32),
+    *nym.make_axes(heads=2, group=1, head_dim=8),
+    *nym.make_axes(mlp=32, experts=4),
+    top_k=4,  # all of them, so that rounding changes no choice
+)
+OPTIMIZER = optax.adam(1e-3)
+TOKENS = NamedArray(jax.ShapeDtypeStruct((16, 16), jnp.int32), ("batch", "pos"))
+
+
+def init_state(key):
+    model = Mixtral.init(CONFIG, key=key)
+    return model, OPTIMIZER.init(model)
+
+
+def train_step(model, state, tokens):
+    def compute_loss(model):
+        return nym.mean(nym.nn.cross_entropy_loss(model(tokens), "vocab", tokens)).scalar()
+
+    loss, gradients = jax.value_and_grad(compute_loss)(model)
+    updates, state = OPTIMIZER.update(gradients, state, model)
+    return eqx.apply_updates(model, updates), state, loss
+
+
+@pytest.fixture
+def make_plan(cache):
+    model, state = eqx.filter_eval_shape(init_state, jax.random.key(0))
+    return functools.partial(nym.planner.plan, train_step, model, state, TOKENS, devices="cpu:8", cache=cache)
+
+
+@pytest.fixture(scope="module")
+def make_screening():
+    arguments = *eqx.filter_eval_shape(init_state, jax.random.key(0)), TOKENS
+    [variant] = list_variants(train_step, arguments, None, None, collections.Counter())
+    devices = described_devices("cpu:8")
+
+    def make_link_model(candidate):
+        return LinkModel(nym.create_mesh(candidate.mesh, devices=devices))
+
+    screening = Screening(variant, get_hardware("cpu"), make_link_model)
+    return lambda: (variant.named_program, screening)
+
+
+def run_steps(step, arguments, tokens, count=3):
+    losses = []
+    for _ in range(count):
+        *arguments, loss = step(*arguments, tokens)
+        losses.append(float(loss))
+    return losses
+
+
+def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(make_plan):
+    fixed = {"mesh": {"stage": 2, "expert": 2, "context": 2}, "microbatches": {"batch": 4}}
+    stored = {"heads": "expert", "vocab": "stage", "embed": "context", "mlp": None, "head_dim": None}
+    plan = make_plan(fixed={**fixed, "parameters": stored})
+    best = plan.best.candidate
+    assert plan.best.stage == "compiled" and plan.fits
+    assert (best.compute["layers"], best.compute["experts"], best.compute["pos"]) == (
+        ("stage",),
+        ("expert",),
+        ("context",),
+    )
+    assert best.compute["batch"] == ("expert", "stage") and best.schedule.turns == 5
+    assert "4 microbatches (bubble 20.0%)" in str(plan)
+
+    tokens = nym.random.randint(jax.random.key(1), TOKENS.axes, 0, 64)
+    expected = run_steps(nym.named_jit(train_step), init_state(jax.random.key(0)), tokens)
+    step = nym.fsdp(train_step, plan.parameters, plan.compute)
+    with jax.set_mesh(plan.mesh()):
+        assert plan.mesh().axis_types[0] == jax.sharding.AxisType.Explicit
+        state = nym.named_jit(init_state, plan.parameters)(jax.random.key(0))
+        losses = run_steps(step, state, tokens)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+
+
+def test_stages_have_schedules_and_compute_in_the_bubble(make_screening):
+    program, screening = make_screening()
+    fixed = parse_fixed({"mesh": {"stage": 2, "data": 4}}, program.parameter_names + program.data_names, 8)
+    candidates = list_candidates(program, 8, fixed, collections.Counter())
+    assert {candidate.schedule.microbatches for candidate in candidates} == {2, 4}  # 16 examples on 4 devices
+    for candidate in candidates:
+        assert candidate.compute["batch"] == ("data", "stage") and candidate.axis_types == "explicit"
+        assert candidate.compute["layers"] == candidate.parameters["layers"] == ("stage",)
+    by_count = {candidate.schedule.microbatches: screening.screen(candidate).estimate for candidate in candidates}
+    # Of 3 and of 5 turns, one is the bubble; what is outside of the layers is computed once.
+    assert 1 < by_count[2].time.compute / by_count[4].time.compute < (3 / 2) / (5 / 4)
+    whole = screening.screen(Candidate({"data": 8}, {"batch": ("data",)}, {"batch": ("data",), "embed": ("data",)}))
+    assert sum(by_count[4].sent.values()) < sum(whole.estimate.sent.values())
+    # Parameters of the layers are gathered before the first turn, when nothing is computed.
+    assert by_count[4].time.waiting[("stage",)] > 0 and ("data",) not in by_count[4].time.hidden
+
+
+def test_experts_and_contexts_have_mesh_axes_beside_those_of_the_batch(make_screening):
+    program, _ = make_screening()
+    assert program.layer_names == ("layers",) and program.shared_names == ("experts",)
+    fixed = parse_fixed(None, program.parameter_names + program.data_names, 8)
+    candidates = list_candidates(program, 8, fixed, collections.Counter())
+    meshes = {tuple(candidate.mesh) for candidate in candidates}
+    assert {("stage", "data", "model"), ("stage", "data", "expert")} <= meshes
+    assert {("data", "expert", "model"), ("data", "context", "model")} <= meshes
+    for candidate in candidates:
+        if "expert" in candidate.mesh:
+            assert candidate.compute["experts"] == ("expert",)
+            assert any("expert" in candidate.compute.get(name, ()) for name in ("batch", "pos"))
+        if "stage" in candidate.mesh:  # attention reads all positions
+            assert candidate.compute["batch"][-1] == "stage"
+        if "context" in candidate.mesh:
+            assert candidate.compute["pos"] == ("context",)
+        # The hidden axis of experts and positions meet in the function of shards, where arrays have no names.
+        assert not set(candidate.compute.get("mlp", ())) & set(candidate.compute.get("pos", ()))
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "message"),
+    [
+        ({"bach": 4}, "microbatches of 'bach', which no argument has; did you mean 'batch'"),
+        ({"batch": 0}, "as microbatches; give an axis and a number, as"),
+        ({"pos": 3, "batch": 2}, "as microbatches; give an axis and a number, as"),
+    ],
+)
+def test_microbatches_that_cannot_be_are_said(make_plan, microbatches, message):
+    with pytest.raises(ValueError, match=message):
+        make_plan(fixed={"microbatches": microbatches})
