@@ -2,6 +2,7 @@
 
 import collections
 import functools
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -143,3 +144,59 @@ def test_experts_and_contexts_have_mesh_axes_beside_those_of_the_batch(make_scre
 def test_microbatches_that_cannot_be_are_said(make_plan, microbatches, message):
     with pytest.raises(ValueError, match=message):
         make_plan(fixed={"microbatches": microbatches})
+
+
+def subtract_mean(x):
+    return x - nym.mean(x, "batch")
+
+
+def attend_linearly(x):
+    keys = x.rename({"embed": "key"})
+    return nym.dot(keys, nym.dot(keys, x, axis="pos"), axis="key")
+
+
+def shift(x):
+    return x + nym.roll(x, 1, "pos")
+
+
+def reverse(x):
+    return NamedArray(jnp.flip(x.array, x.names.index("pos")), x.names)
+
+
+class Mixer(eqx.Module):
+    linear: nym.nn.Linear
+    mix: Callable = eqx.field(static=True)
+
+    @staticmethod
+    def init(mix, *, key):
+        Embed = nym.Axis("embed", 32)
+        return Mixer(nym.nn.Linear.init(Embed, Embed.alias("out"), key=key), mix)
+
+    def __call__(self, x):
+        return x + self.linear(self.mix(x)).rename({"out": "embed"})
+
+
+@pytest.mark.parametrize(
+    ("mix", "names"),
+    [
+        (nym.nn.relu, {"batch", "pos"}),
+        (subtract_mean, {"pos"}),
+        (attend_linearly, {"batch"}),
+        (shift, {"batch"}),
+        (reverse, {"batch"}),
+        (functools.partial(nym.cumsum, axis="pos"), {"batch"}),
+        (functools.partial(nym.nn.softmax, axis="pos"), {"batch"}),
+    ],
+)
+def test_microbatches_divide_no_axis_along_which_layers_mix(mix, names):
+    def compute_gradients(stack, x):
+        return jax.grad(lambda stack: nym.mean(stack.fold(x.rename({"features": "embed"}))).scalar())(stack)
+
+    init = nym.nn.Stacked.init(nym.Axis("layers", 2), Mixer)
+    stack = eqx.filter_eval_shape(functools.partial(init, mix), key=jax.random.split(jax.random.key(0), 2))
+    x = NamedArray(jax.ShapeDtypeStruct((16, 16, 32), jnp.float32), ("batch", "pos", "features"))
+    [variant] = list_variants(compute_gradients, (stack, x), None, None, collections.Counter())
+    program = variant.named_program
+    fixed = parse_fixed({"mesh": {"stage": 2, "data": 4}}, program.parameter_names + program.data_names, 8)
+    candidates = list_candidates(program, 8, fixed, collections.Counter())
+    assert {name for candidate in candidates for name in candidate.microbatches} == names  # layers have no `features`

@@ -26,7 +26,7 @@ STAGE, REPLICA, DATA, EXPERT, CONTEXT, MODEL = _MESH_AXES = "stage", "replica", 
 _SHARED = "two axes of one array over one mesh axis"
 _LACKING = "a mesh without an axis that is fixed"
 _UNUSED = "a mesh axis shards nothing"
-_INDIVISIBLE = "the batch cannot be divided into as many microbatches as there are stages"
+_INDIVISIBLE = "no axis along which layers do not mix can be divided into as many microbatches as there are stages"
 _MOST_CANDIDATES = 30_000  # a thousand are screened in a second or less
 _MOST_STAGES = 16
 _MICROBATCHES = (1, 2, 4, 8)  # for each stage
@@ -311,28 +311,25 @@ def _list_microbatches(
     named_program: NamedProgram, mesh: Mapping[str, int], compute: Assignment, stage_axes: MeshAxes, fixed: Fixed
 ) -> list[dict[str, int]]:
     """Returns into how many microbatches stages may divide the batch, the axis that is over their mesh axes outside."""
-    names = [*fixed.microbatches] or _list_example_names(named_program)
-    if not names:
-        return []
-    shard_counts = {
-        name: math.prod(mesh[axis] for axis in compute.get(name, ()) if axis not in stage_axes) for name in names
-    }
-    batch_name = max(names, key=lambda name: ({*stage_axes} <= {*compute.get(name, ())}, shard_counts[name]))
     if fixed.microbatches:
         return [dict(fixed.microbatches)]
+    shard_counts = {
+        name: math.prod(mesh[axis] for axis in compute.get(name, ()) if axis not in stage_axes)
+        for name in _list_example_names(named_program)
+    }
+    if not shard_counts:
+        return []
+    name = max(shard_counts, key=lambda name: ({*stage_axes} <= {*compute.get(name, ())}, shard_counts[name]))
     stages = math.prod(mesh[axis] for axis in stage_axes)
     counts = [count * stages for count in _MICROBATCHES]
-    sizes = named_program.sizes[batch_name]
-    return [
-        {batch_name: count} for count in counts if not any(size % (count * shard_counts[batch_name]) for size in sizes)
-    ]
+    sizes = named_program.sizes[name]
+    return [{name: count} for count in counts if not any(size % (count * shard_counts[name]) for size in sizes)]
 
 
 def _list_example_names(named_program: NamedProgram) -> list[str]:
-    """Returns the axes of the data along which nothing is gathered, as it is along positions for attention."""
-    gathered = {name for source, target in named_program.reshards for name in source.names - target.names}
-    gathered |= {name for product in named_program.products for names in product.gathered_names for name in names}
-    return [name for name in named_program.data_names if name not in gathered]
+    """Returns the axes of the data that layers pass on and do not mix along, as attention does along positions."""
+    carried = {name for shape in named_program.carried for name in shape.names}
+    return [name for name in named_program.data_names if name in carried - named_program.mixed]
 
 
 def _find_obstacle(
