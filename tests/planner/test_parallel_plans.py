@@ -134,6 +134,27 @@ def test_experts_and_contexts_have_mesh_axes_beside_those_of_the_batch(make_scre
 
 
 @pytest.mark.parametrize(
+    ("mesh", "sharding"),
+    [
+        ({"data": 4, "context": 2}, "batch over data; stored with mlp over data"),
+        ({"data": 2, "expert": 4}, "batch over data and expert; stored with mlp over data"),
+        ({"expert": 8}, "batch over expert; stored with mlp over expert"),
+        ({"stage": 8}, "batch over stage; stored with mlp over stage"),
+    ],
+)
+def test_meshes_may_have_axes_that_a_step_has_no_use_for(mesh, sharding):
+    def multiply(weight, x):
+        return nym.dot(x, weight, axis="embed")
+
+    shapes = {"weight": ((32, 64), ("embed", "mlp")), "x": ((16, 32), ("batch", "embed"))}
+    arguments = [NamedArray(jax.ShapeDtypeStruct(shape, jnp.float32), names) for shape, names in shapes.values()]
+    [variant] = list_variants(multiply, (*arguments,), None, None, collections.Counter())
+    fixed = parse_fixed({"mesh": mesh}, ("embed", "mlp", "batch"), 8)
+    candidates = list_candidates(variant.named_program, 8, fixed, collections.Counter())
+    assert sharding in [str(candidate).partition("; ")[2] for candidate in candidates]
+
+
+@pytest.mark.parametrize(
     ("microbatches", "message"),
     [
         ({"bach": 4}, "microbatches of 'bach', which no argument has; did you mean 'batch'"),

@@ -427,18 +427,18 @@ def test_parameters_are_gathered_in_few_bits_and_gradients_added_up_in_more(make
     gathers = {
         "exact": {},
         "int8": {"gather_dtype": "int8"},
-        "typed": {"precision": nym.Precision(computing="bfloat16", reductions="float32")},
+        "added in float32": {"precision": nym.Precision(computing="bfloat16", reductions="float32")},
     }
     fixed = {**DATA, "compute": {"batch": "data", "embed": None}, "parameters": {"embed": "data"}}
     plan = make_plan(fixed=fixed, gathers=gathers)
     by_gather = {evaluation.candidate.gather: evaluation for evaluation in plan.evaluations if not evaluation.problem}
     assert {*by_gather} == {*gathers} and plan.gather in gathers
     sent = {name: sum(evaluation.sent.values()) for name, evaluation in by_gather.items()}
-    assert sent["int8"] < sent["exact"] and sent["typed"] < sent["exact"]
+    assert sent["int8"] < sent["exact"] and sent["added in float32"] < sent["exact"]
     assert {name: evaluation.candidate.axis_types for name, evaluation in by_gather.items()} == {
         "exact": "auto",
         "int8": "auto",
-        "typed": "explicit",
+        "added in float32": "explicit",
     }
     assert nym.planner.read_plan(plan.to_json(tmp_path / "plan.json")) == plan
     assert {alternative.choice for alternative in plan.why("gather").alternatives} == {*gathers} - {plan.gather}

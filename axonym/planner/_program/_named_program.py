@@ -223,7 +223,7 @@ def find_shared_names(fn: Any, args: tuple[Any, ...], named_program: NamedProgra
             try:
                 _trace_with_names(fn, args, {**mapping, name: named_program.data_names[0]})
                 shared_names.append(name)
-            except ValueError:
+            except Exception:  # of Axonym or of JAX, since the step itself can be traced
                 arrays.add(frozenset({name, *data_names}))
     return replace(named_program, shared_names=tuple(shared_names), arrays=frozenset(arrays))
 
