@@ -85,6 +85,10 @@ def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(ma
     )
     assert best.compute["batch"] == ("expert", "stage") and best.schedule.turns == 5
     assert "4 microbatches (bubble 20.0%)" in str(plan)
+    measured = nym.planner.Measurement(1.25 * plan.best.time.total, best.mesh, plan.compute, plan.parameters)
+    calibrated = make_plan(fixed={**fixed, "parameters": stored}, measured=measured)
+    assert calibrated.best.candidate == best
+    assert calibrated.best.time.total == pytest.approx(measured.seconds, rel=1e-3)
 
     tokens = nym.random.randint(jax.random.key(1), TOKENS.axes, 0, 64)
     expected = run_steps(nym.named_jit(train_step), init_state(jax.random.key(0)), tokens)
@@ -197,6 +201,32 @@ class Mixer(eqx.Module):
         return x + self.linear(self.mix(x)).rename({"out": "embed"})
 
 
+def make_mixers(Layers, mix):
+    init = nym.nn.Stacked.init(Layers, Mixer)
+    return eqx.filter_eval_shape(functools.partial(init, mix), key=jax.random.split(jax.random.key(0), Layers.size))
+
+
+def make_features():
+    return NamedArray(jax.ShapeDtypeStruct((16, 16, 32), jnp.float32), ("batch", "pos", "features"))
+
+
+def test_layers_of_all_stacks_are_in_stages():
+    def compute_gradients(stacks, x):
+        def compute_loss(stacks):
+            return nym.mean(stacks[1].fold(stacks[0].fold(x.rename({"features": "embed"})))).scalar()
+
+        return jax.grad(compute_loss)(stacks)
+
+    axes = nym.make_axes(encoder=4, decoder=2)
+    stacks = [make_mixers(Layers, nym.nn.relu) for Layers in axes]
+    [variant] = list_variants(compute_gradients, (stacks, make_features()), None, None, collections.Counter())
+    program = variant.named_program
+    fixed = parse_fixed({"mesh": {"stage": 2, "data": 4}}, program.parameter_names + program.data_names, 8)
+    candidates = list_candidates(program, 8, fixed, collections.Counter())
+    assert {candidate.layers for candidate in candidates} == {("encoder", "decoder")}
+    assert {candidate.stage_axes for candidate in candidates} == {("stage",)}
+
+
 @pytest.mark.parametrize(
     ("mix", "names"),
     [
@@ -213,10 +243,8 @@ def test_microbatches_divide_no_axis_along_which_layers_mix(mix, names):
     def compute_gradients(stack, x):
         return jax.grad(lambda stack: nym.mean(stack.fold(x.rename({"features": "embed"}))).scalar())(stack)
 
-    init = nym.nn.Stacked.init(nym.Axis("layers", 2), Mixer)
-    stack = eqx.filter_eval_shape(functools.partial(init, mix), key=jax.random.split(jax.random.key(0), 2))
-    x = NamedArray(jax.ShapeDtypeStruct((16, 16, 32), jnp.float32), ("batch", "pos", "features"))
-    [variant] = list_variants(compute_gradients, (stack, x), None, None, collections.Counter())
+    arguments = make_mixers(nym.Axis("layers", 2), mix), make_features()
+    [variant] = list_variants(compute_gradients, arguments, None, None, collections.Counter())
     program = variant.named_program
     fixed = parse_fixed({"mesh": {"stage": 2, "data": 4}}, program.parameter_names + program.data_names, 8)
     candidates = list_candidates(program, 8, fixed, collections.Counter())

@@ -423,6 +423,16 @@ def test_policies_and_options_are_searched(make_plan):
     assert found.best.candidate.options == {"times": 1}
 
 
+def test_each_option_has_the_arrays_of_its_step():
+    def add(weight, bias, x, *, is_outer):
+        return nym.dot(x, weight, axis="embed") if is_outer else nym.mean(weight, "mlp") + x + bias
+
+    arguments = make_shape(embed=EMBED, mlp=MLP), make_shape(embed=EMBED), EMBEDDED
+    variants = list_variants(add, arguments, None, {"is_outer": (False, True)}, collections.Counter())
+    is_outer = [{"batch", "mlp"} in variant.named_program.arrays for variant in variants]
+    assert is_outer == [False, True]
+
+
 def test_parameters_are_gathered_in_few_bits_and_gradients_added_up_in_more(make_plan, tmp_path):
     gathers = {
         "exact": {},

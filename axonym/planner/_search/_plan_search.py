@@ -134,7 +134,7 @@ def plan(
         [prospect, *_] = _screen_candidates([variant], compiler, fixed, collections.Counter())
         policies = proposed = propose_policies(prospect, compiler.hardware, compiler.make_link_model)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
-    calibration = None if measured is None else calibrate(measured, plain, args, policies, compiler, log)
+    calibration = None if measured is None else calibrate(measured, plain, args, policies, gathers, compiler, log)
     variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes, gathers), serve)
     prospects = _screen_candidates(variants, compiler, fixed, pruned, calibration)
     flags_to_try = [*published_flags.values()]

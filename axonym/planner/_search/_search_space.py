@@ -285,10 +285,10 @@ def _list_assignments(
         if reason := _find_obstacle(named_program, named_program.arrays, compute, mesh):
             pruned[reason] += 1
             continue
-        layers = next((name for name in layer_names if compute.get(name)), "")
+        layers = tuple(name for name in layer_names if compute.get(name))
         schedules: list[dict[str, int]] = [{}]
         if layers:
-            schedules = _list_microbatches(named_program, mesh, compute, compute[layers], fixed)
+            schedules = _list_microbatches(named_program, mesh, compute, compute[layers[0]], fixed)
             if not schedules:
                 pruned[_INDIVISIBLE] += 1
         for parameters in _list_parameter_mappings(named_program, mesh, compute, roles, fixed, pruned):
