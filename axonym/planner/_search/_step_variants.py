@@ -1,4 +1,4 @@
-"""A step with each policy of rematerialization and each option that a plan may choose."""
+"""The variants of a step that a plan chooses among: policies of rematerialization, options, sizes, ways to gather."""
 
 import collections
 import functools
