@@ -147,15 +147,21 @@ def test_experts_and_contexts_have_mesh_axes_beside_those_of_the_batch(make_scre
     ],
 )
 def test_meshes_may_have_axes_that_a_step_has_no_use_for(mesh, sharding):
-    def multiply(weight, x):
-        return nym.dot(x, weight, axis="embed")
+    assert sharding in list_shardings(lambda weight, x: nym.mean(nym.dot(x, weight, axis="embed")), mesh)
 
+
+def test_results_are_sharded_as_between_steps():
+    shardings = list_shardings(lambda weight, x: nym.dot(x, weight, axis="embed"), {"data": 8})
+    assert shardings == ["batch over data"]  # with `mlp` stored over it, too, logits would have `data` twice
+
+
+def list_shardings(multiply, mesh):
     shapes = {"weight": ((32, 64), ("embed", "mlp")), "x": ((16, 32), ("batch", "embed"))}
     arguments = [NamedArray(jax.ShapeDtypeStruct(shape, jnp.float32), names) for shape, names in shapes.values()]
     [variant] = list_variants(multiply, (*arguments,), None, None, collections.Counter())
     fixed = parse_fixed({"mesh": mesh}, ("embed", "mlp", "batch"), 8)
     candidates = list_candidates(variant.named_program, 8, fixed, collections.Counter())
-    assert sharding in [str(candidate).partition("; ")[2] for candidate in candidates]
+    return [str(candidate).partition("; ")[2] for candidate in candidates]
 
 
 @pytest.mark.parametrize(

@@ -463,8 +463,8 @@ def _list_unsharded(named_program: NamedProgram, mapping: Assignment, mesh_axes:
 
 
 def _list_stored_arrays(named_program: NamedProgram) -> frozenset[frozenset[str]]:
-    """Returns the names of each array that is stored between steps."""
-    return frozenset(leaf.names for leaf in named_program.leaves)
+    """Returns the names of each array that is sharded as between steps: arguments, and results such as logits."""
+    return frozenset(shape.names for shape in (*named_program.leaves, *named_program.written))
 
 
 def _list_apart(names: Sequence[str], arrays: frozenset[frozenset[str]]) -> list[tuple[str, ...]]:
