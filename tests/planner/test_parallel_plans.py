@@ -2,6 +2,7 @@
 
 import collections
 import functools
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -84,6 +85,10 @@ def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(ma
     )
     assert best.compute["batch"] == ("expert", "stage") and best.schedule.turns == 5
     assert "4 microbatches (bubble 20.0%)" in str(plan)
+    measured = nym.planner.Measurement(1.25 * plan.best.time.total, best.mesh, plan.compute, plan.parameters)
+    calibrated = make_plan(fixed={**fixed, "parameters": stored}, measured=measured)
+    assert calibrated.best.candidate == best
+    assert calibrated.best.time.total == pytest.approx(measured.seconds, rel=1e-3)
 
     tokens = nym.random.randint(jax.random.key(1), TOKENS.axes, 0, 64)
     expected = run_steps(nym.named_jit(train_step), init_state(jax.random.key(0)), tokens)
@@ -133,6 +138,33 @@ def test_experts_and_contexts_have_mesh_axes_beside_those_of_the_batch(make_scre
 
 
 @pytest.mark.parametrize(
+    ("mesh", "sharding"),
+    [
+        ({"data": 4, "context": 2}, "batch over data; stored with mlp over data"),
+        ({"data": 2, "expert": 4}, "batch over data and expert; stored with mlp over data"),
+        ({"expert": 8}, "batch over expert; stored with mlp over expert"),
+        ({"stage": 8}, "batch over stage; stored with mlp over stage"),
+    ],
+)
+def test_meshes_may_have_axes_that_a_step_has_no_use_for(mesh, sharding):
+    assert sharding in list_shardings(lambda weight, x: nym.mean(nym.dot(x, weight, axis="embed")), mesh)
+
+
+def test_results_are_sharded_as_between_steps():
+    shardings = list_shardings(lambda weight, x: nym.dot(x, weight, axis="embed"), {"data": 8})
+    assert shardings == ["batch over data"]  # with `mlp` stored over it, too, logits would have `data` twice
+
+
+def list_shardings(multiply, mesh):
+    shapes = {"weight": ((32, 64), ("embed", "mlp")), "x": ((16, 32), ("batch", "embed"))}
+    arguments = [NamedArray(jax.ShapeDtypeStruct(shape, jnp.float32), names) for shape, names in shapes.values()]
+    [variant] = list_variants(multiply, (*arguments,), None, None, collections.Counter())
+    fixed = parse_fixed({"mesh": mesh}, ("embed", "mlp", "batch"), 8)
+    candidates = list_candidates(variant.named_program, 8, fixed, collections.Counter())
+    return [str(candidate).partition("; ")[2] for candidate in candidates]
+
+
+@pytest.mark.parametrize(
     ("microbatches", "message"),
     [
         ({"bach": 4}, "microbatches of 'bach', which no argument has; did you mean 'batch'"),
@@ -143,3 +175,83 @@ def test_experts_and_contexts_have_mesh_axes_beside_those_of_the_batch(make_scre
 def test_microbatches_that_cannot_be_are_said(make_plan, microbatches, message):
     with pytest.raises(ValueError, match=message):
         make_plan(fixed={"microbatches": microbatches})
+
+
+def subtract_mean(x):
+    return x - nym.mean(x, "batch")
+
+
+def attend_linearly(x):
+    keys = x.rename({"embed": "key"})
+    return nym.dot(keys, nym.dot(keys, x, axis="pos"), axis="key")
+
+
+def shift(x):
+    return x + nym.roll(x, 1, "pos")
+
+
+def reverse(x):
+    return NamedArray(jnp.flip(x.array, x.names.index("pos")), x.names)
+
+
+class Mixer(eqx.Module):
+    linear: nym.nn.Linear
+    mix: Callable = eqx.field(static=True)
+
+    @staticmethod
+    def init(mix, *, key):
+        Embed = nym.Axis("embed", 32)
+        return Mixer(nym.nn.Linear.init(Embed, Embed.alias("out"), key=key), mix)
+
+    def __call__(self, x):
+        return x + self.linear(self.mix(x)).rename({"out": "embed"})
+
+
+def make_mixers(Layers, mix):
+    init = nym.nn.Stacked.init(Layers, Mixer)
+    return eqx.filter_eval_shape(functools.partial(init, mix), key=jax.random.split(jax.random.key(0), Layers.size))
+
+
+def make_features():
+    return NamedArray(jax.ShapeDtypeStruct((16, 16, 32), jnp.float32), ("batch", "pos", "features"))
+
+
+def test_layers_of_all_stacks_are_in_stages():
+    def compute_gradients(stacks, x):
+        def compute_loss(stacks):
+            return nym.mean(stacks[1].fold(stacks[0].fold(x.rename({"features": "embed"})))).scalar()
+
+        return jax.grad(compute_loss)(stacks)
+
+    axes = nym.make_axes(encoder=4, decoder=2)
+    stacks = [make_mixers(Layers, nym.nn.relu) for Layers in axes]
+    [variant] = list_variants(compute_gradients, (stacks, make_features()), None, None, collections.Counter())
+    program = variant.named_program
+    fixed = parse_fixed({"mesh": {"stage": 2, "data": 4}}, program.parameter_names + program.data_names, 8)
+    candidates = list_candidates(program, 8, fixed, collections.Counter())
+    assert {candidate.layers for candidate in candidates} == {("encoder", "decoder")}
+    assert {candidate.stage_axes for candidate in candidates} == {("stage",)}
+
+
+@pytest.mark.parametrize(
+    ("mix", "names"),
+    [
+        (nym.nn.relu, {"batch", "pos"}),
+        (subtract_mean, {"pos"}),
+        (attend_linearly, {"batch"}),
+        (shift, {"batch"}),
+        (reverse, {"batch"}),
+        (functools.partial(nym.cumsum, axis="pos"), {"batch"}),
+        (functools.partial(nym.nn.softmax, axis="pos"), {"batch"}),
+    ],
+)
+def test_microbatches_divide_no_axis_along_which_layers_mix(mix, names):
+    def compute_gradients(stack, x):
+        return jax.grad(lambda stack: nym.mean(stack.fold(x.rename({"features": "embed"}))).scalar())(stack)
+
+    arguments = make_mixers(nym.Axis("layers", 2), mix), make_features()
+    [variant] = list_variants(compute_gradients, arguments, None, None, collections.Counter())
+    program = variant.named_program
+    fixed = parse_fixed({"mesh": {"stage": 2, "data": 4}}, program.parameter_names + program.data_names, 8)
+    candidates = list_candidates(program, 8, fixed, collections.Counter())
+    assert {name for candidate in candidates for name in candidate.microbatches} == names  # layers have no `features`

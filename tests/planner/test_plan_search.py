@@ -174,7 +174,8 @@ def test_screening_counts_what_parameters_and_sums_send():
     candidates = list_candidates(program, 8, parse_fixed(None, ("embed", "mlp", "batch"), 8), collections.Counter())
     sent = {str(one): screening.screen(one).estimate.sent for one in candidates}
     whole, result = 4 * EMBED * MLP, 4 * BATCH * MLP
-    assert sent["data 8; batch over data; stored with mlp over data"] == {("data",): 7 * whole // 8}
+    stored = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"batch": ("data",), "mlp": ("data",)})
+    assert screening.screen(stored).estimate.sent == {("data",): 7 * whole // 8}
     assert sent["data 8; batch over data"] == {}
     assert sent["model 8; embed over model"] == {("model",): 2 * 7 * result // 8}
     assert sent["data 2 x model 4; batch over data; embed over model"] == {("model",): 2 * 3 * (result // 2) // 4}
@@ -286,7 +287,11 @@ def test_candidates_are_valid():
 
 
 def test_parameters_are_stored_over_the_mesh_axis_of_positions_too():
-    program = trace_named_program(multiply, (make_shape(embed=EMBED, mlp=MLP), make_shape(batch=8, pos=8, embed=EMBED)))
+    def compute_loss(weight, x):
+        return nym.mean(multiply(weight, x)).array
+
+    arguments = make_shape(embed=EMBED, mlp=MLP), make_shape(batch=8, pos=8, embed=EMBED)
+    program = trace_named_program(compute_loss, arguments)
     names = ("embed", "mlp", "batch", "pos")
     texts = {str(one) for one in list_candidates(program, 8, parse_fixed(None, names, 8), collections.Counter())}
     assert "data 4 x model 2; batch over data; pos over model; stored with mlp over data and model" in texts
@@ -423,22 +428,32 @@ def test_policies_and_options_are_searched(make_plan):
     assert found.best.candidate.options == {"times": 1}
 
 
+def test_each_option_has_the_arrays_of_its_step():
+    def add(weight, bias, x, *, is_outer):
+        return nym.dot(x, weight, axis="embed") if is_outer else nym.mean(weight, "mlp") + x + bias
+
+    arguments = make_shape(embed=EMBED, mlp=MLP), make_shape(embed=EMBED), EMBEDDED
+    variants = list_variants(add, arguments, None, {"is_outer": (False, True)}, collections.Counter())
+    is_outer = [{"batch", "mlp"} in variant.named_program.arrays for variant in variants]
+    assert is_outer == [False, True]
+
+
 def test_parameters_are_gathered_in_few_bits_and_gradients_added_up_in_more(make_plan, tmp_path):
     gathers = {
         "exact": {},
         "int8": {"gather_dtype": "int8"},
-        "typed": {"precision": nym.Precision(computing="bfloat16", reductions="float32")},
+        "added in float32": {"precision": nym.Precision(computing="bfloat16", reductions="float32")},
     }
     fixed = {**DATA, "compute": {"batch": "data", "embed": None}, "parameters": {"embed": "data"}}
     plan = make_plan(fixed=fixed, gathers=gathers)
     by_gather = {evaluation.candidate.gather: evaluation for evaluation in plan.evaluations if not evaluation.problem}
     assert {*by_gather} == {*gathers} and plan.gather in gathers
     sent = {name: sum(evaluation.sent.values()) for name, evaluation in by_gather.items()}
-    assert sent["int8"] < sent["exact"] and sent["typed"] < sent["exact"]
+    assert sent["int8"] < sent["exact"] and sent["added in float32"] < sent["exact"]
     assert {name: evaluation.candidate.axis_types for name, evaluation in by_gather.items()} == {
         "exact": "auto",
         "int8": "auto",
-        "typed": "explicit",
+        "added in float32": "explicit",
     }
     assert nym.planner.read_plan(plan.to_json(tmp_path / "plan.json")) == plan
     assert {alternative.choice for alternative in plan.why("gather").alternatives} == {*gathers} - {plan.gather}

@@ -33,7 +33,7 @@ class Candidate:
         sizes: The sizes of the axes of the data that were searched.
         flags: The name of the published flags of XLA; empty if it is compiled without.
         gather: The name of how parameters are gathered; empty if they are as they are stored.
-        layers: The layer axis that is sharded over the stages of a pipeline; empty if there are none.
+        layers: The layer axes that are sharded over the stages of pipelines; empty if there are none.
         microbatches: If there are stages, into how many microbatches they divide an axis of the data.
         axis_types: Whether the mesh axes are `"auto"` or `"explicit"`.
 
@@ -52,7 +52,7 @@ class Candidate:
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     flags: str = ""
     gather: str = ""
-    layers: str = ""
+    layers: tuple[str, ...] = ()
     microbatches: Mapping[str, int] = field(default_factory=dict, hash=False)
     axis_types: AxisTypes = "auto"
 
@@ -83,7 +83,7 @@ class Candidate:
     @property
     def stage_axes(self) -> MeshAxes:
         """The mesh axes of the stages of a pipeline, none without one."""
-        return tuple(self.compute.get(self.layers, ()))
+        return tuple(self.compute[self.layers[0]]) if self.layers else ()
 
     @functools.cached_property
     def schedule(self) -> PipelineSchedule | None:
@@ -116,7 +116,7 @@ class CandidateKey:
         sizes: The sizes of axes.
         flags: The name of the flags.
         gather: The name of how parameters are gathered.
-        layers: The layer axis of the stages.
+        layers: The layer axes of the stages.
         microbatches: The axis of the microbatches and their number.
         axis_types: The types of mesh axes.
     """
@@ -129,7 +129,7 @@ class CandidateKey:
     sizes: tuple[tuple[str, int], ...]
     flags: str
     gather: str
-    layers: str
+    layers: tuple[str, ...]
     microbatches: tuple[tuple[str, int], ...]
     axis_types: AxisTypes
 

@@ -106,7 +106,9 @@ class Plan(PlanRecord, PrintedTable):
         return self.best.candidate.sizes
 
     def mesh(self, devices: Sequence[Any] | None = None, axis_types: Any = None) -> Mesh:
-        """Returns the mesh of the best candidate. Its axes are as in the search: Explicit if it has stages, else Auto.
+        """Returns the mesh of the best candidate.
+
+        Its axes are as in the search: Explicit if it has stages or adds up gradients in a type of their own, else Auto.
 
         Args:
             devices: The devices, such as what `described_devices` returns; JAX's own if None.

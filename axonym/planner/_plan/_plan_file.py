@@ -114,7 +114,7 @@ def _decode(value: Any, kind: Any) -> Any:
         optional = {
             field.name
             for field in dataclasses.fields(kind)
-            if not field.default is field.default_factory is dataclasses.MISSING
+            if (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
         }
         hints = {name: hint for name, hint in _list_hints(kind).items() if name in value or name not in optional}
         return kind(**{name: _decode(value[name], hint) for name, hint in hints.items()})

@@ -374,7 +374,7 @@ class PlanAlternatives(_PrintedPage):
     """What other choices for an axis cost, the best one first: what `Plan.why` returns, printed as a table.
 
     Attributes:
-        subject: The axis, `"policy"` or the option.
+        subject: The axis, `"policy"`, `"gather"` or the option.
         choice: What it is in the best candidate.
         alternatives: The other choices that were evaluated, each with its best candidate.
         plan: The plan.
@@ -516,8 +516,8 @@ def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
     best = plan.best.candidate
     if not isinstance(axis, str):
         raise TypeError(
-            "`why` takes the name of an axis, a mesh axis, 'policy' or an option, also with a choice as in 'data=64', "
-            f"not a {type(axis).__name__}; `diff(1, 3)` compares candidates by rank"
+            "`why` takes the name of an axis, a mesh axis, 'policy', 'gather' or an option, also with a choice as in "
+            f"'data=64', not a {type(axis).__name__}; `diff(1, 3)` compares candidates by rank"
         )
     subject, equals, value = (text.strip() for text in axis.partition("="))
     read_choice = _make_reader(plan, subject)

@@ -50,6 +50,7 @@ _SUMS = frozenset({"psum", "psum2", "psum_invariant"})
 _RESHARDS = frozenset({"reshard", "sharding_constraint"})
 _UPDATES = frozenset({"dynamic_update_slice", "scatter"})  # which XLA does in place
 _LOOKUPS = frozenset({"gather"})  # which read a small part of their first operand
+_ORDERED = frozenset({"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "rev", "sort"})  # along some dimensions
 _KERNELS = frozenset({"pallas_call"})  # whose programs are of blocks, which have no names
 
 
@@ -117,6 +118,7 @@ class NamedProgram:
         offloaded: The same, of arrays in the memory of the host.
         carried: What loops over layers pass from one layer to the next that has axes of the data, such as activations
             and their gradients, and how many loops do.
+        mixed: The names of axes along which layers mix the elements of what they pass on, as attention does positions.
         read: The leaves that are read beside products, as by optimizers; lookups and updates in place do not count.
         written: The results that are new arrays, and how many are alike; arguments updated in place do not count.
         arrays: For each array, the set of its names.
@@ -137,6 +139,7 @@ class NamedProgram:
     saved: Mapping[NamedShape, int]
     offloaded: Mapping[NamedShape, int]
     carried: Mapping[NamedShape, int]
+    mixed: frozenset[str]
     read: frozenset[int]
     written: Mapping[NamedShape, int]
     arrays: frozenset[frozenset[str]]
@@ -191,6 +194,7 @@ def trace_named_program(
         saved=dict(reader.saved),
         offloaded=dict(reader.offloaded),
         carried={shape: count for shape, count in reader.carried.items() if shape.names & data_names},
+        mixed=frozenset(reader.mixed),
         read=frozenset(reader.read_leaves),
         written=collections.Counter(_read_shape(variable.aval) for variable, origin in results if origin is None),
         arrays=frozenset(reader.arrays),
@@ -219,7 +223,7 @@ def find_shared_names(fn: Any, args: tuple[Any, ...], named_program: NamedProgra
             try:
                 _trace_with_names(fn, args, {**mapping, name: named_program.data_names[0]})
                 shared_names.append(name)
-            except Exception:  # which JAX raises as various classes, and layers as their own
+            except Exception:  # of Axonym or of JAX, since the step itself can be traced
                 arrays.add(frozenset({name, *data_names}))
     return replace(named_program, shared_names=tuple(shared_names), arrays=frozenset(arrays))
 
@@ -288,6 +292,7 @@ class _ProgramReader:
         self.saved: collections.Counter[NamedShape] = collections.Counter()
         self.offloaded: collections.Counter[NamedShape] = collections.Counter()
         self.carried: collections.Counter[NamedShape] = collections.Counter()
+        self.mixed: set[str] = set()
         self.read_leaves: set[int] = set()
         self.arrays: set[frozenset[str]] = set()
         self.sizes: dict[str, set[int]] = collections.defaultdict(set)
@@ -421,6 +426,8 @@ class _ProgramReader:
         if new_dims:
             carries = (variable.aval for variable in equation.outvars[:carried] if hasattr(variable.aval, "shape"))
             self.carried.update(runs * [_read_shape(aval) for aval in carries])
+            if not equation.params["reverse"]:  # gradients of a loss of each layer may mix, but not what layers compute
+                self.mixed |= _find_mixed_carries(body, constants, carried)
         # The stacks of results are mostly activations for the backward pass, or gradients.
         for variable in equation.outvars[carried:]:
             is_on_host = getattr(getattr(variable.aval, "memory_space", None), "name", "") == "Host"
@@ -507,6 +514,65 @@ def _add_dims(product: Product, dims: tuple[Dim, ...]) -> Product:
     """Adds dimensions to both operands and to the result of a product."""
     operands = tuple(operand._replace(dims=(*operand.dims, *dims)) for operand in product.operands)
     return product._replace(operands=operands, result=product.result._replace(dims=(*product.result.dims, *dims)))
+
+
+def _find_mixed_carries(body: Any, constants: int, carried: int) -> Set[str]:
+    """Returns the names of the axes along which iterations of a loop mix the elements of what they carry."""
+    inputs: list[Set[str]] = [frozenset()] * len(body.invars)
+    carries = slice(constants, constants + carried)
+    while (mixed := _find_mixed(body, inputs)[:carried]) != inputs[carries]:
+        inputs[carries] = mixed
+    kept = [dict(_list_named_dims(variable.aval)) for variable in body.outvars[:carried]]
+    return {name for names, dims in zip(mixed, kept, strict=True) for name in names & {*dims}}
+
+
+def _find_mixed(jaxpr: Any, inputs: Sequence[Set[str]]) -> list[Set[str]]:
+    """Returns for each result of a program the axes that some operation on the way to it has summed over or sliced.
+
+    Args:
+        jaxpr: The program.
+        inputs: The same for each of its arguments.
+    """
+    jaxpr = _open_jaxpr(jaxpr)
+    mixed: dict[Any, Set[str]] = dict(zip(jaxpr.invars, inputs, strict=True))
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        operands = [_get_mixed(mixed, variable) for variable in equation.invars]
+        known = frozenset[str]().union(*operands)
+        inner = [*list_inner_jaxprs(equation)] if name not in _KERNELS else []
+        if len(inner) == 1 and name != "scan" and len(inner[0].invars) == len(operands):
+            results = _find_mixed(inner[0], operands)
+        elif inner:  # such as loops, in which each result may depend on all others
+            further = [names for program in inner for names in _find_mixed(program, [known] * len(program.invars))]
+            results = [known.union(*further)] * len(equation.outvars)
+        else:
+            known = known.union(get_entry_axes(equation.params.get("axes")) if name in _SUMS else ())
+            results = [known | _find_lost_names(equation, variable.aval) for variable in equation.outvars]
+        mixed.update(zip(equation.outvars, results, strict=True))
+    return [_get_mixed(mixed, variable) for variable in jaxpr.outvars]
+
+
+def _get_mixed(mixed: Mapping[Any, Set[str]], variable: Any) -> Set[str]:
+    return frozenset() if isinstance(variable, core.Literal) else mixed.get(variable, frozenset())
+
+
+def _find_lost_names(equation: Any, result: Any) -> Set[str]:
+    """Returns the names of axes along which a result is not as long as an operand, lacks, or has in another order."""
+    name, kept = equation.primitive.name, _list_named_dims(result)
+    if name in _ORDERED:
+        params = equation.params
+        dims = params.get("dimensions") or (params.get("dimension", params.get("axis")),)
+        kept -= {dim for number, dim in enumerate(_read_shape(result).dims) if number in dims}
+    lost = {dim for variable in equation.invars for dim in _list_named_dims(variable.aval)} - kept
+    if name == "reshape":  # which divides axes, and joins them
+        lost = {dim for dim in lost if dim[0] not in dict(kept)}
+    gathered = _read_product(equation, [None, None]).gathered_names if name in _PRODUCTS else ()
+    return frozenset(dict(lost)).union(*gathered)
+
+
+def _list_named_dims(aval: Any) -> Set[Dim]:
+    dims = zip(_get_partitions(aval), getattr(aval, "shape", ()), strict=False)
+    return {(name, size) for entry, size in dims for name in get_entry_axes(entry)}
 
 
 def _has_equal_rank(outer: Any, inner: Any) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...named._format import suggest_name
+from ...partitioning._mapping import AxisMapping
 from .._machine._described_devices import DescribedDevice, choose_whole_machine
 from .._plan._candidate import Candidate, Evaluation
 from .._program._collectives import MeshAxes
@@ -39,9 +40,10 @@ class Measurement:
             `"compute"`, `"attention"`, `"wait"` for all waiting or `"wait data"` for that along a mesh axis, and `"wait
             for the host"`. Without `"attention"`, that is part of `"compute"`.
         mesh: The sizes of all mesh axes, which are called as in the plan.
-        compute: The mesh axes of named axes while computing.
+        compute: The mesh axes of named axes while computing; with stages an `AxisMapping`, as `Plan.compute` is.
         parameters: The mesh axes of named axes between steps, those of `compute` if it has none for them.
         policy: The name of its policy in `policies`; empty if the layers keep their own.
+        gather: The name of how it gathers parameters in `gathers`; empty if they are as they are stored.
         options: The keyword arguments of the step.
         sizes: The sizes of axes of the data that differ from those in the arguments of the step.
         args: The arguments of the step, which may be shapes, if more than these sizes differ, such as the number of
@@ -64,6 +66,7 @@ class Measurement:
     sizes: Mapping[str, int] = field(default_factory=dict)
     args: tuple[Any, ...] | None = None
     devices: str | Sequence[DescribedDevice] | None = None
+    gather: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ def calibrate(
     fn: Any,
     args: tuple[Any, ...],
     policies: Mapping[str, Any] | None,
+    gathers: Mapping[str, Mapping[str, Any]] | None,
     compiler: CandidateCompiler,
     log: SearchProgress,
 ) -> Calibration:
@@ -145,7 +149,7 @@ def calibrate(
     if measured.devices is not None:
         compiler = replace(compiler, devices=_choose_measured_devices(measured, compiler))
     topology = compiler.devices[0].topology
-    prospect = _screen_measured(measured, fn, args, policies, compiler)
+    prospect = _screen_measured(measured, fn, args, policies, gathers, compiler)
     log.show(f"timing the measured {prospect.estimate.candidate}")
     try:
         predicted = compiler.compile(prospect.estimate, prospect.variant, stop_early=False)
@@ -207,23 +211,21 @@ def _screen_measured(
     fn: Any,
     args: tuple[Any, ...],
     policies: Mapping[str, Any] | None,
+    gathers: Mapping[str, Mapping[str, Any]] | None,
     compiler: CandidateCompiler,
 ) -> Prospect:
     """Returns the measured candidate with its step."""
-    policies = policies or {}
-    if measured.policy and measured.policy not in policies:
-        raise ValueError(
-            f"`measured` has the policy {measured.policy!r}; `policies` has {', '.join(policies) or 'none'}"
-            f"{suggest_name(measured.policy, [*policies])}"
-        )
-    policy = {measured.policy: policies[measured.policy]} if measured.policy else None
+    policy = _choose_measured("policy", measured.policy, "policies", policies or {})
+    gather = _choose_measured("gather", measured.gather, "gathers", gathers or {})
     options = {name: (value,) for name, value in measured.options.items()}
     sizes = {name: (size,) for name, size in measured.sizes.items()}
     args = args if measured.args is None else tuple(measured.args)
-    [variant] = list_variants(fn, args, policy, options or None, collections.Counter(), sizes or None)
+    [variant] = list_variants(fn, args, policy, options or None, collections.Counter(), sizes or None, gather)
     program = variant.named_program
+    microbatches = (measured.compute.microbatches if isinstance(measured.compute, AxisMapping) else None) or {}
     fixed = {"mesh": measured.mesh, "compute": measured.compute, "parameters": measured.parameters}
     parsed = parse_fixed(fixed, (*program.parameter_names, *program.data_names), len(compiler.devices), "measured")
+    layers = tuple(name for name in program.layer_names if microbatches and parsed.compute.get(name))
     candidate = Candidate(
         dict(measured.mesh),
         drop_unsharded(dict(parsed.compute)),
@@ -231,8 +233,22 @@ def _screen_measured(
         variant.policy,
         variant.options,
         variant.sizes,
+        gather=variant.gather,
+        layers=layers,
+        microbatches=microbatches if layers else {},
+        axis_types="explicit" if layers or variant.needs_explicit_axes else "auto",
     )
     return Screening(variant, compiler.hardware, compiler.make_link_model).screen(candidate)
+
+
+def _choose_measured(kind: str, name: str, argument: str, choices: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns what a measured step has of an argument of `plan`; None if it has none of it."""
+    if name and name not in choices:
+        raise ValueError(
+            f"`measured` has the {kind} {name!r}; `{argument}` has {', '.join(choices) or 'none'}"
+            f"{suggest_name(name, [*choices])}"
+        )
+    return {name: choices[name]} if name else None
 
 
 def find_factors(predicted: Evaluation, measured: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:

@@ -134,7 +134,7 @@ def plan(
         [prospect, *_] = _screen_candidates([variant], compiler, fixed, collections.Counter())
         policies = proposed = propose_policies(prospect, compiler.hardware, compiler.make_link_model)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
-    calibration = None if measured is None else calibrate(measured, plain, args, policies, compiler, log)
+    calibration = None if measured is None else calibrate(measured, plain, args, policies, gathers, compiler, log)
     variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes, gathers), serve)
     prospects = _screen_candidates(variants, compiler, fixed, pruned, calibration)
     flags_to_try = [*published_flags.values()]
@@ -227,11 +227,19 @@ def _screen_candidates(
             pruned[_LESS_PROMISING] += len(first_prospects[key]) - len(candidates)
         else:
             candidates = list_candidates(variant.named_program, devices, parsed, pruned)
-        settings: dict[str, Any] = {"policy": variant.policy, "options": variant.options, "sizes": variant.sizes}
-        settings["gather"] = variant.gather
-        if variant.needs_explicit_axes:
-            settings["axis_types"] = "explicit"
-        screened = [screening.screen(replace(candidate, **settings)) for candidate in candidates]
+        screened = [
+            screening.screen(
+                replace(
+                    candidate,
+                    policy=variant.policy,
+                    options=variant.options,
+                    sizes=variant.sizes,
+                    gather=variant.gather,
+                    axis_types="explicit" if candidate.layers or variant.needs_explicit_axes else "auto",
+                )
+            )
+            for candidate in candidates
+        ]
         first_prospects.setdefault(key, screened)
         prospects += screened
     if not prospects:

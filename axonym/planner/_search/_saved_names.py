@@ -60,7 +60,7 @@ def _save_names(
     variant = vary_policy(prospect.variant, ScanCheckpointPolicy(save_block_internals=names))
     if variant is None:
         return prospect
-    variant = replace(variant, named_program=trace_named_program(variant.fn, variant.args))
+    variant = replace(variant, named_program=trace_named_program(variant.fn, variant.args, variant.gather_options))
     return Screening(variant, hardware, make_link_model).screen(prospect.estimate.candidate)
 
 

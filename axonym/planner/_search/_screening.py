@@ -241,7 +241,7 @@ def _list_stage_parameters(named_program: NamedProgram, candidate: Candidate) ->
 
 def _is_in_stages(shape: NamedShape, candidate: Candidate) -> bool:
     """Returns whether each stage has a part of an array, or of those that a loop computes one after another."""
-    return bool(candidate.layers) and candidate.layers in shape.names
+    return not shape.names.isdisjoint(candidate.layers)
 
 
 def _count_turns(candidate: Candidate, shape: NamedShape | None = None) -> float:

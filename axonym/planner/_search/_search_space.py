@@ -26,7 +26,7 @@ STAGE, REPLICA, DATA, EXPERT, CONTEXT, MODEL = _MESH_AXES = "stage", "replica", 
 _SHARED = "two axes of one array over one mesh axis"
 _LACKING = "a mesh without an axis that is fixed"
 _UNUSED = "a mesh axis shards nothing"
-_INDIVISIBLE = "the batch cannot be divided into as many microbatches as there are stages"
+_INDIVISIBLE = "no axis along which layers do not mix can be divided into as many microbatches as there are stages"
 _MOST_CANDIDATES = 30_000  # a thousand are screened in a second or less
 _MOST_STAGES = 16
 _MICROBATCHES = (1, 2, 4, 8)  # for each stage
@@ -285,10 +285,10 @@ def _list_assignments(
         if reason := _find_obstacle(named_program, named_program.arrays, compute, mesh):
             pruned[reason] += 1
             continue
-        layers = next((name for name in layer_names if compute.get(name)), "")
+        layers = tuple(name for name in layer_names if compute.get(name))
         schedules: list[dict[str, int]] = [{}]
         if layers:
-            schedules = _list_microbatches(named_program, mesh, compute, compute[layers], fixed)
+            schedules = _list_microbatches(named_program, mesh, compute, compute[layers[0]], fixed)
             if not schedules:
                 pruned[_INDIVISIBLE] += 1
         for parameters in _list_parameter_mappings(named_program, mesh, compute, roles, fixed, pruned):
@@ -311,28 +311,29 @@ def _list_microbatches(
     named_program: NamedProgram, mesh: Mapping[str, int], compute: Assignment, stage_axes: MeshAxes, fixed: Fixed
 ) -> list[dict[str, int]]:
     """Returns into how many microbatches stages may divide the batch, the axis that is over their mesh axes outside."""
-    names = [*fixed.microbatches] or _list_example_names(named_program)
-    if not names:
-        return []
-    shard_counts = {
-        name: math.prod(mesh[axis] for axis in compute.get(name, ()) if axis not in stage_axes) for name in names
-    }
-    batch_name = max(names, key=lambda name: ({*stage_axes} <= {*compute.get(name, ())}, shard_counts[name]))
-    if fixed.microbatches:
+    if fixed.microbatches and fixed.mesh is not None:  # if they cannot be, the compiler says why
         return [dict(fixed.microbatches)]
+    shard_counts = {
+        name: math.prod(mesh[axis] for axis in compute.get(name, ()) if axis not in stage_axes)
+        for name in fixed.microbatches or _list_example_names(named_program)
+    }
+    if not shard_counts:
+        return []
+    name = max(shard_counts, key=lambda name: ({*stage_axes} <= {*compute.get(name, ())}, shard_counts[name]))
     stages = math.prod(mesh[axis] for axis in stage_axes)
-    counts = [count * stages for count in _MICROBATCHES]
-    sizes = named_program.sizes[batch_name]
+    counts = [*fixed.microbatches.values()] or [count * stages for count in _MICROBATCHES]
+    sizes = named_program.sizes[name]
     return [
-        {batch_name: count} for count in counts if not any(size % (count * shard_counts[batch_name]) for size in sizes)
+        {name: count}
+        for count in counts
+        if count >= stages and not any(size % (count * shard_counts[name]) for size in sizes)
     ]
 
 
 def _list_example_names(named_program: NamedProgram) -> list[str]:
-    """Returns the axes of the data along which nothing is gathered, as it is along positions for attention."""
-    gathered = {name for source, target in named_program.reshards for name in source.names - target.names}
-    gathered |= {name for product in named_program.products for names in product.gathered_names for name in names}
-    return [name for name in named_program.data_names if name not in gathered]
+    """Returns the axes of the data that layers pass on and do not mix along, as attention does along positions."""
+    carried = {name for shape in named_program.carried for name in shape.names}
+    return [name for name in named_program.data_names if name in carried - named_program.mixed]
 
 
 def _find_obstacle(
@@ -361,41 +362,43 @@ def _list_compute_mappings(named_program: NamedProgram, roles: Roles, fixed: Fix
     batch_names: list[str | None] = [
         name for name in named_program.data_names if name in free_names and roles.batch_axes
     ]
-    if roles.stage is not None:
+    layer_names = _list_layer_names(named_program, fixed)
+    if roles.stage is not None and layer_names:
         batch_names = [name for name in batch_names if name in _list_example_names(named_program)]
     if not batch_names or _list_mesh_axes(fixed.compute) & set(roles.batch_axes):
         batch_names.insert(0, None)
     base = dict(fixed.compute)
     if roles.stage is not None and roles.stage not in _list_mesh_axes(base):
-        base |= {name: (roles.stage,) for name in _list_layer_names(named_program, fixed) if name not in base}
+        base |= {name: (roles.stage,) for name in layer_names if name not in base}
     expert_names: list[str | None] = [None]
     if roles.expert is not None and roles.expert not in _list_mesh_axes(base):
         expert_names = [name for name in named_program.shared_names if name in free_names] or [None]
-    context_names: list[str | None] = [None]
-    if roles.context is not None and roles.context not in _list_mesh_axes(base):
-        context_names = [name for name in named_program.data_names if name in free_names] or [None]
-    for batch_name, expert_name, context_name in itertools.product(batch_names, expert_names, context_names):
-        remaining_names = [name for name in free_names if name not in (batch_name, expert_name, context_name)]
+    has_context = roles.context is not None and roles.context not in _list_mesh_axes(base)
+    for batch_name, expert_name in itertools.product(batch_names, expert_names):
+        remaining_names = [name for name in free_names if name not in (batch_name, expert_name)]
+        context_names = [name for name in remaining_names if name in named_program.data_names and has_context]
         if batch_name is not None:
             # Two axes of the data that change places are the same on the mesh whose sizes change places.
-            place = named_program.data_names.index(batch_name)
-            if context_name in named_program.data_names[: place + 1]:
-                continue
-            remaining_names = [name for name in remaining_names if name not in named_program.data_names[:place]]
+            earlier = named_program.data_names[: named_program.data_names.index(batch_name)]
+            remaining_names = [name for name in remaining_names if name not in earlier]
+            if fixed.mesh is None:
+                context_names = [name for name in context_names if name not in earlier]
         if not roles.batch_axes:
             remaining_names = [name for name in remaining_names if name in named_program.parameter_names]
-        model_sets = _list_apart(remaining_names, named_program.arrays) if roles.model else []
-        if not model_sets or roles.model in _list_mesh_axes(fixed.compute, fixed.parameters):
-            model_sets.insert(0, ())
-        mapping = dict(base)
-        if batch_name is not None:
-            mapping[batch_name] = roles.batch_axes
-        if expert_name is not None:
-            mapping[expert_name] = (str(roles.expert),)
-        if context_name is not None:
-            mapping[context_name] = (str(roles.context),)
-        for model_names in model_sets:
-            yield mapping | {name: (str(roles.model),) for name in model_names}
+        for context_name in context_names or [None]:
+            mapping = dict(base)
+            if batch_name is not None:
+                mapping[batch_name] = roles.batch_axes
+            if expert_name is not None:
+                mapping[expert_name] = (str(roles.expert),)
+            if context_name is not None:
+                mapping[context_name] = (str(roles.context),)
+            model_names = [name for name in remaining_names if name != context_name]
+            model_sets = _list_apart(model_names, named_program.arrays) if roles.model else []
+            if not model_sets or roles.model in _list_mesh_axes(fixed.compute, fixed.parameters):
+                model_sets.insert(0, ())
+            for names in model_sets:
+                yield mapping | {name: (str(roles.model),) for name in names}
 
 
 def _list_parameter_mappings(
@@ -418,15 +421,17 @@ def _list_parameter_mappings(
     mappings = [base]
     for mesh_axes in dict.fromkeys((roles.storage_axes, (*roles.storage_axes, *further_axes))):
         free = _list_unsharded(named_program, base, mesh_axes, fixed)
-        for names in _list_largest_apart(free, _list_stored_arrays(named_program)) if mesh_axes else []:
+        sets = _list_largest_apart(free, _list_stored_arrays(named_program)) if mesh_axes else []
+        for names in sets or [()]:
             parameters = {**base, **dict.fromkeys(names, mesh_axes)}
             # What neither experts nor layers have is stored over their mesh axes, too.
             for axis in filter(None, (roles.expert, roles.stage)):
                 free = _list_unsharded(named_program, parameters, (axis,), fixed)
                 free = [name for name in free if not any(size % mesh[axis] for size in named_program.sizes[name])]
-                sets = _list_largest_apart(free, _list_stored_arrays(named_program))
-                parameters |= dict.fromkeys(max(sets, key=len, default=()), (axis,))
-            mappings.append(parameters)
+                further_sets = _list_largest_apart(free, _list_stored_arrays(named_program))
+                parameters |= dict.fromkeys(max(further_sets, key=len, default=()), (axis,))
+            if parameters not in mappings:
+                mappings.append(parameters)
     possible: list[Assignment] = []
     for mapping in mappings:
         if reason := _find_obstacle(named_program, _list_stored_arrays(named_program), mapping, mesh):
@@ -458,8 +463,8 @@ def _list_unsharded(named_program: NamedProgram, mapping: Assignment, mesh_axes:
 
 
 def _list_stored_arrays(named_program: NamedProgram) -> frozenset[frozenset[str]]:
-    """Returns the names of each array that is stored between steps."""
-    return frozenset(leaf.names for leaf in named_program.leaves)
+    """Returns the names of each array that is sharded as between steps: arguments, and results such as logits."""
+    return frozenset(shape.names for shape in (*named_program.leaves, *named_program.written))
 
 
 def _list_apart(names: Sequence[str], arrays: frozenset[frozenset[str]]) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""A step with each policy of rematerialization and each option that a plan may choose."""
+"""The variants of a step that a plan chooses among: policies of rematerialization, options, sizes, ways to gather."""
 
 import collections
 import functools
@@ -128,10 +128,20 @@ def list_variants(
     if not variants:
         _explain_trace_error(errors[0], arguments)
         raise errors[0]
-    first = find_shared_names(variants[0].fn, variants[0].args, variants[0].named_program)
-    # These are the same for all policies and sizes.
-    same = {"layer_names": _list_layer_names(args), "shared_names": first.shared_names, "arrays": first.arrays}
-    return [replace(variant, named_program=replace(variant.named_program, **same)) for variant in variants]
+    layer_names = _list_layer_names(args)
+    programs: dict[tuple[str, ...], NamedProgram] = {}  # by options; names are the same for all policies and sizes
+    for index, variant in enumerate(variants):
+        key = tuple(map(repr, variant.options.values()))
+        if key not in programs:
+            programs[key] = find_shared_names(variant.fn, variant.args, variant.named_program)
+        named_program = replace(
+            variant.named_program,
+            layer_names=layer_names,
+            shared_names=programs[key].shared_names,
+            arrays=variant.named_program.arrays | programs[key].arrays,
+        )
+        variants[index] = replace(variant, named_program=named_program)
+    return variants
 
 
 def _list_arguments(args: tuple[Any, ...]) -> tuple[tuple[str, NamedShape], ...]:
