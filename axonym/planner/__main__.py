@@ -186,7 +186,8 @@ def _read_policies(names: Sequence[str], policies: dict[str, Any]) -> dict[str, 
     for name in names:
         if name not in policies:
             suggestion = "" if name == AUTO else suggest_name(name, [AUTO, *policies])
-            raise ValueError(f"--policy takes {AUTO} alone, or any of {', '.join(policies)}, not {name!r}{suggestion}")
+            subject = f"{AUTO!r} beside others" if name == AUTO else repr(name)
+            raise ValueError(f"--policy takes {AUTO} alone, or any of {', '.join(policies)}, not {subject}{suggestion}")
     return {name: policies[name] for name in names}
 
 

@@ -276,7 +276,13 @@ CUT = "the budget was used up with 4 candidates compiled; others may be better"
 @pytest.mark.parametrize(
     ("wait", "notes"),
     [
-        (1.0, [CUT, "data 2 x model 8, which was only screened, may take 1.04 s"]),
+        (
+            1.0,
+            [
+                CUT,
+                "a candidate that was only screened may take 1.04 s: data 2 x model 8; e over model",
+            ],
+        ),
         (0.04, [CUT]),  # the best of those takes as long as the first that is left
         (0.0, []),
     ],

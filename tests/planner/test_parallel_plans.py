@@ -15,7 +15,7 @@ import axonym as nym
 from axonym import NamedArray
 from axonym.planner import Candidate, described_devices, get_hardware
 from axonym.planner._search._screening import Screening
-from axonym.planner._search._search_space import list_candidates, parse_fixed
+from axonym.planner._search._search_space import list_candidates, list_fixed_notes, parse_fixed
 from axonym.planner._search._step_variants import list_variants
 from axonym.planner._step_time._link_model import LinkModel
 from examples.models.mixtral import Config, Mixtral
@@ -164,9 +164,20 @@ def list_shardings(multiply, mesh):
     return [str(candidate).partition("; ")[2] for candidate in candidates]
 
 
+def test_microbatches_along_which_layers_mix_are_noted(make_screening):
+    program, _ = make_screening()
+    names = program.parameter_names + program.data_names
+    notes = list_fixed_notes(program, parse_fixed({"microbatches": {"pos": 4}}, names, 8))
+    assert [note.partition(",")[0] for note in notes] == ["layers may mix what is along 'pos'"]
+    assert not [*list_fixed_notes(program, parse_fixed({"microbatches": {"batch": 4}}, names, 8))]
+    [note] = list_fixed_notes(program, parse_fixed({"mesh": {"stages": 2, "data": 4}}, names, 8))
+    assert "did you mean 'stage'" in note and "the last axis is for any axes" in note
+
+
 @pytest.mark.parametrize(
     ("microbatches", "message"),
     [
+        ({"embed": 4}, "of 'embed', an axis of the parameters; give one of the data, of which there are batch, pos"),
         ({"bach": 4}, "microbatches of 'bach', which no argument has; did you mean 'batch'"),
         ({"batch": 0}, "as microbatches; give an axis and a number, as"),
         ({"pos": 3, "batch": 2}, "as microbatches; give an axis and a number, as"),
@@ -175,6 +186,11 @@ def list_shardings(multiply, mesh):
 def test_microbatches_that_cannot_be_are_said(make_plan, microbatches, message):
     with pytest.raises(ValueError, match=message):
         make_plan(fixed={"microbatches": microbatches})
+
+
+def test_microbatches_without_stages_are_an_error(make_plan):
+    with pytest.raises(ValueError, match="no candidate has stages; give the fixed mesh an axis 'stage'"):
+        make_plan(fixed={"mesh": {"data": 8}, "microbatches": {"batch": 4}})
 
 
 def subtract_mean(x):

@@ -800,7 +800,7 @@ def test_what_would_fit_has_sizes_that_the_mesh_divides(cache, monkeypatch):
         ({"top": "3"}, TypeError, "`top` is how many plans to print"),
         ({"devices": [3]}, TypeError, r"`devices` is a description such as 'v5e:16x16'.*not a sequence of int"),
         ({"devices": nym.planner.described_devices("cpu:8")[:4]}, ValueError, "are 4 of the 8 devices of 'cpu:8'"),
-        ({"fixed": {"compute": "data"}}, TypeError, "`fixed` is a mapping such as"),
+        ({"fixed": {"compute": "data"}}, TypeError, "`fixed` is a mapping of mappings, such as"),
         ({"compiler_options": "published"}, ValueError, "has no flags for 'cpu', but for v5e, v5p, v6e; give the opt"),
         ({"policies": "full"}, TypeError, "`policies` is 'auto' or a mapping from a name for each policy"),
         ({"policies": {}}, ValueError, "`policies` is empty"),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...report._format import format_count
-from .._plan._candidate import CandidateKey, Evaluation, format_mesh_sizes, format_settings
+from .._plan._candidate import CandidateKey, Evaluation
 from .._step_time._step_time import StepTime, format_seconds
 from ._calibration import Calibration
 from ._candidate_compiler import CandidateCompiler, SearchProgress
@@ -397,9 +397,8 @@ class _Search:
         ]
         best = min(untried, key=lambda evaluation: (evaluation.cost, evaluation.candidate.key), default=None)
         if best is not None and best.cost < min(times, default=0.0):  # without times, the best is that of the table
-            parts = format_mesh_sizes(best.candidate), format_settings(best.candidate)
-            name = ", ".join(filter(None, parts))
-            self._log.note(f"{name}, which was only screened, may take {format_seconds(best.time.total)}")
+            seconds = format_seconds(best.time.total)
+            self._log.note(f"a candidate that was only screened may take {seconds}: {best.candidate}")
 
     def _find_untimed(self) -> CandidateKey | None:
         """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh.

@@ -29,7 +29,7 @@ from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._published_flags import PUBLISHED, PublishedFlags, describe_flags, find_published_flags
 from ._saved_names import AUTO, RECOMPUTE_LAYERS, describe_policy, describe_unsaved, propose_policies
 from ._screening import Prospect, Screening
-from ._search_space import explain_no_candidate, list_candidates, parse_fixed
+from ._search_space import explain_no_candidate, list_candidates, list_fixed_notes, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
 
 
@@ -153,6 +153,9 @@ def plan(
     if (copied := ranked[0].memory.get("results", 0)) and copied >= ranked[0].memory.get("cache", math.inf) / 2:
         choice_notes.append(f"results take {format_bytes(copied)} beside the cache; donate the cache that they replace")
     choice_notes += () if calibration is None else calibration.notes
+    named_program = variants[0].named_program
+    names = *named_program.parameter_names, *named_program.data_names
+    fixed_notes = list_fixed_notes(named_program, parse_fixed(fixed, names, len(described)))
     return Plan(
         evaluations=ranked,
         topology=topology,
@@ -163,7 +166,7 @@ def plan(
         versions=versions,
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - start_time,
-        notes=(*_list_notes(fn, args, variants[0]), *choice_notes, *log.notes),
+        notes=(*_list_notes(fn, args, variants[0]), *fixed_notes, *choice_notes, *log.notes),
         screened=best_as_screened,
         samples=ranked[0].samples,
         stopped_by=log.stopped_by,

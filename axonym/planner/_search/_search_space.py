@@ -79,8 +79,8 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
     fixed = {} if fixed is None else fixed
     if not isinstance(fixed, Mapping) or not all(isinstance(choices, Mapping) for choices in fixed.values()):
         raise TypeError(
-            "`fixed` is a mapping such as {'mesh': {'data': 8}, 'compute': {'batch': 'data'}, 'parameters': {'embed': "
-            f"'data'}}}}, not {fixed!r}"
+            "`fixed` is a mapping of mappings, such as {'mesh': {'data': 8}, 'compute': {'batch': 'data'}, "
+            f"'parameters': {{'embed': 'data'}}, 'microbatches': {{'batch': 8}}}}, not {fixed!r}"
         )
     keys = ("mesh", "compute", "parameters", "microbatches")
     for key in fixed:
@@ -116,14 +116,42 @@ def list_candidates(
     """Returns all candidates, each once; counts those that cannot be, by the reason.
 
     Raises:
-        ValueError: If they are too many.
+        ValueError: If they are too many, or microbatches are fixed that no stages divide.
     """
+    for name in fixed.microbatches:
+        if name not in named_program.data_names:
+            raise ValueError(
+                f"`fixed` has microbatches of {name!r}, an axis of the parameters; give one of the data, of which "
+                f"there are {', '.join(named_program.data_names) or 'none'}"
+            )
     candidates: dict[CandidateKey, Candidate] = {}
     for mesh in _list_meshes(named_program, devices, fixed):
         for candidate in _list_assignments(named_program, mesh, fixed, pruned):
             candidates.setdefault(candidate.key, candidate)
             _check_candidate_count(len(candidates), named_program.parameter_names)
+    if fixed.microbatches and candidates and not any(candidate.layers for candidate in candidates.values()):
+        raise ValueError(
+            "`fixed` has microbatches, which only stages divide, but no candidate has stages; give the fixed mesh an "
+            "axis 'stage', for the layers of a `Stacked`, or leave the microbatches out"
+        )
     return list(candidates.values())
+
+
+def list_fixed_notes(named_program: NamedProgram, fixed: Fixed) -> Iterator[str]:
+    """Yields notes on fixed choices that may mean something else than their author expects."""
+    for name in fixed.microbatches:
+        if name in named_program.mixed:
+            yield (
+                f"layers may mix what is along {name!r}, as attention does along positions, and then compute something "
+                "else in microbatches of it; compare losses with one device"
+            )
+    others = [axis for axis in fixed.mesh or () if axis not in _MESH_AXES]
+    if fixed.mesh is not None and len(fixed.mesh) > 1 and others:
+        hints = "".join(suggest_name(axis, _MESH_AXES) for axis in others)
+        yield (
+            f"mesh axes of other names than {', '.join(_MESH_AXES)} have no roles of their own{hints}: the last axis "
+            "is for any axes, the others are for the batch"
+        )
 
 
 def _check_candidate_count(count: int, names: Sequence[str]) -> None:
