@@ -128,7 +128,7 @@ def test_pages_are_there_as_markdown_whose_links_lead_to_markdown(folder: Path):
     assert "axonym.dot(first, /, *others, axis, precision=None," in entry and "\nExample:\n    >>> " in entry
     assert not re.search(" at 0x|^:::", text, re.MULTILINE)
     assert (
-        '<link rel="alternate" type="text/markdown" href="index.html.md">'
+        '<link rel="alternate nofollow" type="text/markdown" href="index.html.md">'
         in (folder / "site/third/index.html").read_text()
     )
     assert (folder / "site/second/index.html.md").read_text() == (folder / "docs/second.md").read_text()
