@@ -47,7 +47,8 @@ def on_post_page(output: str, /, *, page: Page, **_: Any) -> str:
     """Returns the HTML of a page with a link to its Markdown, for programs that come by the HTML."""
     name = posixpath.basename(page.file.dest_uri)
     # The theme takes links that are `alternate` alone for translations, whose sitemaps it loads.
-    return output.replace("</head>", f'<link rel="alternate nofollow" type="text/markdown" href="{name}.md"></head>', 1)
+    link = f'<link rel="alternate nofollow" type="text/markdown" href="{name}.md">'
+    return output.replace("</head>", f"{link}</head>", 1)
 
 
 def on_post_build(config: MkDocsConfig, **_: Any) -> None:
