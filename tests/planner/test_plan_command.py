@@ -178,7 +178,7 @@ def test_ctrl_c_has_an_exit_code_and_what_is_known(steps, number, tmp_path, monk
         (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layrs"], "not 'layrs'; did you mean 'layers'?"),
         (
             ["planned_steps:make_step", "--devices", "cpu:8", "--policy", "auto", "layers"],
-            "auto alone, or any of full, nested, offload, recompute, save_all, none, layers, not 'auto' beside others\n",
+            "any of full, nested, offload, recompute, save_all, none, layers, not 'auto' beside others\n",
         ),
         (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "outo"], "not 'outo'; did you mean 'auto'?"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--sizes", "batch:64"], "not 'batch:64'"),
