@@ -309,7 +309,7 @@ def _list_assignments(
         pruned[_LACKING] += 1
         return
     layer_names = _list_layer_names(named_program, fixed)
-    for compute in _list_compute_mappings(named_program, roles, fixed):
+    for compute in _list_compute_mappings(named_program, mesh, roles, fixed, pruned):
         if reason := _find_obstacle(named_program, named_program.arrays, compute, mesh):
             pruned[reason] += 1
             continue
@@ -373,13 +373,24 @@ def _find_obstacle(
         if len(used_axes) != len(set(used_axes)):
             return _SHARED
     for name, mesh_axes in mapping.items():
-        count = math.prod(mesh[axis] for axis in mesh_axes)
-        if any(size % count for size in named_program.sizes.get(name, ())):
-            return f"{name!r} is not divisible by its mesh axes"
+        if obstacle := _find_remainder(named_program, name, math.prod(mesh[axis] for axis in mesh_axes)):
+            return obstacle
     return None
 
 
-def _list_compute_mappings(named_program: NamedProgram, roles: Roles, fixed: Fixed) -> Iterator[Assignment]:
+def _find_remainder(named_program: NamedProgram, name: str, count: int) -> str | None:
+    """Returns why an axis cannot be divided by so many devices; None if it can."""
+    is_divisible = not any(size % count for size in named_program.sizes.get(name, ()))
+    return None if is_divisible else f"{name!r} is not divisible by its mesh axes"
+
+
+def _list_compute_mappings(
+    named_program: NamedProgram,
+    mesh: Mapping[str, int],
+    roles: Roles,
+    fixed: Fixed,
+    pruned: collections.Counter[str],
+) -> Iterator[Assignment]:
     """Yields mappings for computing: a data axis over the axes of the batch, and axes of different arrays over `model`.
 
     Layers are over the axis of stages, each axis that may be is over that of experts, and each other axis of the data
@@ -421,8 +432,13 @@ def _list_compute_mappings(named_program: NamedProgram, roles: Roles, fixed: Fix
                 mapping[expert_name] = (str(roles.expert),)
             if context_name is not None:
                 mapping[context_name] = (str(roles.context),)
-            model_names = [name for name in remaining_names if name != context_name]
-            model_sets = _list_apart(model_names, named_program.arrays) if roles.model else []
+            model_names: list[str] = []
+            for name in remaining_names if roles.model else []:
+                if (obstacle := _find_remainder(named_program, name, mesh[str(roles.model)])) is not None:
+                    pruned[obstacle] += 1
+                elif name != context_name:
+                    model_names.append(name)
+            model_sets = _list_apart(model_names, named_program.arrays)
             if not model_sets or roles.model in _list_mesh_axes(fixed.compute, fixed.parameters):
                 model_sets.insert(0, ())
             for names in model_sets:
