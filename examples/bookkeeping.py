@@ -30,11 +30,11 @@ console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
 
 def add_mesh_options(parser: argparse.ArgumentParser, mesh: str | None = None, axis_types: str = "auto") -> None:
     """Adds the options of the mesh; without a default, its axis `model` has 2 devices if their number is even."""
-    add, shown = parser.add_argument, mesh or "model is 1 or 2"
+    add, default_sizes = parser.add_argument, mesh or "model is 1 or 2"
     add(
         "--mesh",
         default=mesh,
-        help=f"sizes of the mesh axes, such as data:4,model:2; -1 for the rest; default: {shown}",
+        help=f"sizes of the mesh axes, such as data:4,model:2; -1 for the rest; default: {default_sizes}",
     )
     choices = ["auto", "explicit"]
     add("--axis-types", choices=choices, default=axis_types, help="type of the mesh axes; default %(default)s")
@@ -63,8 +63,8 @@ def run_on_mesh(
         sizes = args.mesh or f"data:-1,model:{2 - jax.device_count() % 2}"
         mesh = nym.parse_mesh_from_string(sizes, mesh_axes, axis_types=args.axis_types)
         console.quiet = jax.process_index() != 0
-        shown = ", ".join(f"{axis}: {size}" for axis, size in mesh.shape.items())
-        console.print(f"mesh ({shown}) of {mesh.size} {jax.default_backend()} devices, {args.axis_types} axes")
+        sizes = ", ".join(f"{axis}: {size}" for axis, size in mesh.shape.items())
+        console.print(f"mesh ({sizes}) of {mesh.size} {jax.default_backend()} devices, {args.axis_types} axes")
         with jax.set_mesh(mesh):
             run(args)
     except (ValueError, OSError, FloatingPointError) as error:

@@ -43,8 +43,8 @@ def work(args: argparse.Namespace) -> None:
             state = nym.named_jit(init_state, PARAMETERS)(args.width)
         weight = state["model"].layers[0].weight
         part = weight.array.sharding.shard_shape(weight.array.shape)
-        shown = f"{eqx.tree_pformat(weight)}, {part} on each of {count} devices"
-        print(json.dumps({"start": int(state["step"]), "weight": shown}), flush=True)
+        description = f"{eqx.tree_pformat(weight)}, {part} on each of {count} devices"
+        print(json.dumps({"start": int(state["step"]), "weight": description}), flush=True)
         for trained, loss in train({**state, "step": int(state["step"])}, args.steps):
             print(json.dumps({"step": trained["step"], "loss": loss}), flush=True)
             if trained["step"] % args.save_every == 0:

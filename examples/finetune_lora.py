@@ -207,7 +207,7 @@ def run(args: argparse.Namespace) -> None:
         """Returns the held-out loss in bits per token."""
         return float(np.mean([float(eval_step(adapters, model, *batch)) for batch in held_out_batches])) / math.log(2)
 
-    before, losses = evaluate(adapters, model), []
+    first_loss, losses = evaluate(adapters, model), []
     with (
         load_batches(text, Batch, Pos, COMPUTE, args.seed) as loader,
         show_progress(args.steps, "adapters: loss {task.fields[loss]:.3f} bits per token") as advance,
@@ -216,15 +216,15 @@ def run(args: argparse.Namespace) -> None:
             adapters, state, loss = train_step(adapters, state, model, *next(loader))
             losses.append((step, check_finite(float(loss), f"loss of step {step}") / math.log(2)))
             advance(loss=losses[-1][1])
-    after = evaluate(adapters, model)
-    console.print(f"held-out loss: {before:.3f} bits per token before, {after:.3f} after")
+    last_loss = evaluate(adapters, model)
+    console.print(f"held-out loss: {first_loss:.3f} bits per token before, {last_loss:.3f} after")
 
     with nym.axis_mapping(PARAMETERS):
         merged = nym.named_jit(merge)(model, adapters)
     console.print(f"with the additions merged into the weights: {evaluate({}, merged):.3f}")
     nym.state_dict.save_safetensors(adapters, args.out)
     console.print(f"adapters are in {args.out}, {(args.out / 'model.safetensors').stat().st_size / 1024:.0f} KiB")
-    curves = {"training batch": losses, "held-out text": [(0, before), (args.steps, after)]}
+    curves = {"training batch": losses, "held-out text": [(0, first_loss), (args.steps, last_loss)]}
     plot_curves(args.out / "loss.png", curves, "loss (bits per token)")
 
 

@@ -153,13 +153,13 @@ def run(args: argparse.Namespace) -> None:
         print_specs(model)
         with show_progress(args.steps, "loss {task.fields[loss]:.3f}") as advance:
             for step in range(1, args.steps + 1):
-                chosen = random.integers(0, count, args.batch)
-                batch = jax.device_put((images[chosen], labels[chosen]), P("data"))
+                indices = random.integers(0, count, args.batch)
+                batch = jax.device_put((images[indices], labels[indices]), P("data"))
                 loss = check_finite(float(train_step(model, optimizer, *batch)), f"loss of step {step}")
                 losses.append((step, loss))
                 advance(loss=loss)
-        read = np.asarray(read_labels(model, jnp.asarray(images[count:])))
-    console.print(f"held-out accuracy: {np.mean(read == labels[count:]):.1%}")
+        predicted = np.asarray(read_labels(model, jnp.asarray(images[count:])))
+    console.print(f"held-out accuracy: {np.mean(predicted == labels[count:]):.1%}")
     plot_curves(args.out / "loss.png", {f"training batch, rule {args.rule}": losses}, "loss")
 
 

@@ -183,8 +183,8 @@ def map_caches(fn: Any, tree: Any) -> Any:
 def map_slots(fn: Any, *slots: Slots) -> Slots:
     """Applies a function to the arrays that have an element for each slot, and leaves the others as they are."""
 
-    def apply(x: NamedArray, *others: NamedArray) -> NamedArray:
-        return fn(x, *others) if "batch" in x.names else x
+    def apply(x: NamedArray, *further_slots: NamedArray) -> NamedArray:
+        return fn(x, *further_slots) if "batch" in x.names else x
 
     return jax.tree.map(apply, *slots, is_leaf=lambda x: isinstance(x, NamedArray))
 
@@ -521,10 +521,10 @@ def run(args: argparse.Namespace) -> list[str]:
         for number, text in enumerate(texts):
             server.submit(text, jax.random.fold_in(key, number))
         started = time.perf_counter()
-        shown, log_probabilities = show_served(texts, tokens, server)
+        texts_shown, log_probabilities = show_served(texts, tokens, server)
         if args.log_probabilities:
             print_log_probabilities(log_probabilities, time.perf_counter() - started)
-        return shown
+        return texts_shown
     return show_stream(texts, tokens, generate_tokens(model, texts, args.tokens, key=key, **options))
 
 

@@ -61,17 +61,17 @@ def measure_step(model: Llama, way: str, rows: np.ndarray, *, runs: bool) -> Mea
         arguments = nym.shard(model), inputs, targets
         compiled = train_step.lower(*arguments).compile()
         memory: Any = compiled.memory_analysis()
-        held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
-        sent = nym.planner.communication_report(compiled).sent_bytes
+        held_bytes = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+        sent_bytes = nym.planner.communication_report(compiled).sent_bytes
         loss = float(compiled(*arguments)[1]) if runs else None
-    return Measurement(way, rows.shape[1] - 1, held / 2**20, sent / 2**20, loss)
+    return Measurement(way, rows.shape[1] - 1, held_bytes / 2**20, sent_bytes / 2**20, loss)
 
 
 def print_measurements(measurements: list[Measurement]) -> None:
     table = Table("positions", "way", "memory of a device", "sent by a device", "loss", box=None)
     for way, length, memory, sent, loss in measurements:
-        shown = "" if loss is None else f"{loss:.4f}"
-        table.add_row(f"{length:,}", way, f"{memory:.1f} MiB", f"{sent:.1f} MiB", shown)
+        loss_text = "" if loss is None else f"{loss:.4f}"
+        table.add_row(f"{length:,}", way, f"{memory:.1f} MiB", f"{sent:.1f} MiB", loss_text)
     console.print(table)
 
 

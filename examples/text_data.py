@@ -32,8 +32,8 @@ def load_batches(text: np.ndarray, Batch: Axis, Pos: Axis, mapping: Any, seed: i
     rows = nym.data.find_local_rows(Batch, mapping)
     windows = sliding_window_view(text, Pos.size + 1)
     starts = grain.MapDataset.range(len(windows)).shuffle(seed).repeat()
-    own = starts.batch(rows.size)[rows.index :: rows.count]
-    batches = own.map(lambda starts: split_windows(windows[starts]))
+    local_starts = starts.batch(rows.size)[rows.index :: rows.count]
+    batches = local_starts.map(lambda starts: split_windows(windows[starts]))
     return nym.data.ShardedLoader(batches, mapping, axes=(Batch, Pos))
 
 

@@ -132,22 +132,22 @@ def run(args: argparse.Namespace) -> None:
         model = nym.named_jit(ViT.init)(make_config(args.embed, args.layers), key=jax.random.key(args.seed))
         state = nym.named_jit(optimizer.init)(model)
     held_out, expected = name_images(images[count:]), labels[count:]
-    read = np.full_like(expected, -1)
+    predicted = np.full_like(expected, -1)
     random, rows = np.random.default_rng(args.seed), [{"loss": math.nan, "accuracy": math.nan}]
     with show_progress(args.epochs * steps, *TEXTS) as advance:
         for epoch in range(args.epochs):
             losses = []
-            for chosen in np.split(random.permutation(count)[: steps * args.batch], steps):
-                batch_labels = nym.shard(nym.named(labels[chosen], "batch"), COMPUTE)
-                batch = name_images(shift_images(images[chosen], random))
+            for indices in np.split(random.permutation(count)[: steps * args.batch], steps):
+                batch_labels = nym.shard(nym.named(labels[indices], "batch"), COMPUTE)
+                batch = name_images(shift_images(images[indices], random))
                 model, state, loss = train_step(model, state, batch, batch_labels)
                 losses.append(check_finite(float(loss), f"loss of epoch {epoch + 1}"))
                 advance(loss=losses[-1], accuracy=rows[-1]["accuracy"])
-            read = np.asarray(read_labels(model, held_out).array)
-            rows.append({"loss": float(np.mean(losses)), "accuracy": float(np.mean(read == expected))})
-    misread = read != expected
+            predicted = np.asarray(read_labels(model, held_out).array)
+            rows.append({"loss": float(np.mean(losses)), "accuracy": float(np.mean(predicted == expected))})
+    misread = predicted != expected
     console.print(f"held-out accuracy: {rows[-1]['accuracy']:.1%}, {misread.sum()} of {HELD_OUT} images are misread")
-    plot_results(args.out / "vit.png", rows[1:], images[count:][misread], read[misread])
+    plot_results(args.out / "vit.png", rows[1:], images[count:][misread], predicted[misread])
 
 
 def main(argv: list[str] | None = None) -> int:

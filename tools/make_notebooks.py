@@ -140,9 +140,9 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     docs = Path(config.docs_dir)
     if docs / page.file.src_uri not in list_pages(docs):
         return markdown
-    title, needs, rest = markdown.split("\n\n", 2)
+    title, needs, body = markdown.split("\n\n", 2)
     notebook = Path(page.file.src_uri).stem + ".ipynb"
-    return f"{title}\n\n{needs} [Download it as a notebook]({notebook}){{: download }}\n\n{rest}"
+    return f"{title}\n\n{needs} [Download it as a notebook]({notebook}){{: download }}\n\n{body}"
 
 
 def main() -> None:

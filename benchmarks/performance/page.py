@@ -165,9 +165,9 @@ def _model(row: Row) -> str:
 def _models(rows: Sequence[Row]) -> str:
     """Returns a table with a line for each model and a column for each of its counts."""
     counts = list(dict.fromkeys(row.what.rpartition(", ")[0] for row in rows))
-    found = {row.what: f"{_cell(row, 'Axonym')} of {_figure(row.taken)}" for row in rows}
+    texts = {row.what: f"{_cell(row, 'Axonym')} of {_figure(row.taken)}" for row in rows}
     models = dict.fromkeys(map(_model, rows))
-    cells = [[model, *(found.get(f"{count}, {model}", "") for count in counts)] for model in models]
+    cells = [[model, *(texts.get(f"{count}, {model}", "") for count in counts)] for model in models]
     bars = ", ".join(dict.fromkeys(f"{row.bar:g}" for row in rows if row.bar))
     head = f"| of the model by hand{f', bar {bars}' if bars else ''} "
     return "\n".join([head + _line(counts), "|---|" + "---:|" * len(counts), *map(_line, cells)])

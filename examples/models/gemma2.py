@@ -183,7 +183,8 @@ class Gemma2(Pretrained):
     def init_cache(self, Batch: Axis, KPos: Axis, **options: Any) -> Caches:
         """Returns empty caches for `decode`; options are those of `KVCache.init`."""
         axes = (self.config.pairs, Batch, self.config.heads, self.config.head_dim)
-        near = KVCache.init(KPos.resize(self.config.window), axes, **{**options, "sliding_window": True})
+        window_options = {**options, "sliding_window": True}
+        near = KVCache.init(KPos.resize(self.config.window), axes, **window_options)
         return near, KVCache.init(KPos, axes, **options)
 
     def __call__(self, tokens: NamedArray) -> NamedArray:

@@ -58,9 +58,9 @@ class Digits:
 
     def read(self, step: int) -> tuple[NamedArray, NamedArray]:
         """Returns the batch of a step, which is the same for any number of processes."""
-        chosen = np.random.default_rng(step).integers(0, len(self.labels), self.size)[self.positions]
-        images = NamedArray((self.images[chosen] / 16).astype(np.float32), ("batch", "pixel"))
-        labels = NamedArray(self.labels[chosen].astype(np.int32), ("batch",))
+        indices = np.random.default_rng(step).integers(0, len(self.labels), self.size)[self.positions]
+        images = NamedArray((self.images[indices] / 16).astype(np.float32), ("batch", "pixel"))
+        labels = NamedArray(self.labels[indices].astype(np.int32), ("batch",))
         return nym.host_local_to_global((images, labels), COMPUTE, check=step == 0)
 
 
@@ -113,8 +113,8 @@ def main(argv: list[str] | None = None) -> int:
     mesh = nym.parse_mesh_from_string(args.mesh, ("data", "model"))
     nym.assert_same_on_all_hosts((vars(args), mesh), "options and mesh")
     if jax.process_index() == 0:
-        shown = ", ".join(f"{name}: {size}" for name, size in mesh.shape.items())
-        print(f"mesh ({shown}) of {jax.process_count()} processes", flush=True)
+        sizes = ", ".join(f"{name}: {size}" for name, size in mesh.shape.items())
+        print(f"mesh ({sizes}) of {jax.process_count()} processes", flush=True)
     with jax.set_mesh(mesh):
         return run(args)
 

@@ -31,35 +31,35 @@ def test_two_processes_stop_at_a_signal_and_one_goes_on(train: Any, tmp_path: Pa
     environment = {"PORT": str(free_port()), "PYTHON": sys.executable, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
     options = ["--out", str(tmp_path), "--save-every", "5", "--width", "16"]
     command = ["bash", str(FOLDER / "local.sh"), "2", "--steps", "100000", *options]
-    shown, is_stopped = "", False
+    output, is_stopped = "", False
     with subprocess.Popen(
         command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as launcher:
         for line in launcher.stdout or ():
-            shown += line
+            output += line
             if line.startswith("step 5:") and not is_stopped:
                 launcher.send_signal(signal.SIGTERM)
                 is_stopped = True
-    assert launcher.returncode == 75, shown
-    assert shown.count("mesh (data: 8, model: 1) of 2 processes") == 1
-    stopped = re.search(r"stopped at step (\d+) of 100000", shown)
-    assert stopped, shown
+    assert launcher.returncode == 75, output
+    assert output.count("mesh (data: 8, model: 1) of 2 processes") == 1
+    stopped = re.search(r"stopped at step (\d+) of 100000", output)
+    assert stopped, output
 
     step = int(stopped[1])
-    before = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         with jax.set_mesh(None):
             more = ["--single", "--devices", "8", "--mesh", "data:2,model:4", "--steps", str(step + 1)]
             assert train.main([*options, *more]) == 0
     finally:
-        signal.signal(signal.SIGTERM, before)
-    shown = capsys.readouterr().out
-    assert f"goes on from step {step}\n" in shown and re.search(rf"step {step + 1}: loss \d", shown)
+        signal.signal(signal.SIGTERM, handler)
+    output = capsys.readouterr().out
+    assert f"goes on from step {step}\n" in output and re.search(rf"step {step + 1}: loss \d", output)
 
 
 @pytest.mark.parametrize("name", ["local.sh", "slurm.sbatch", "tpu.sh"])
 def test_scripts_are_of_bash(name: str):
-    subprocess.run(["bash", "-n", FOLDER / name], check=True)
+    assert subprocess.run(["bash", "-n", FOLDER / name]).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["slurm.sbatch", "tpu.sh", "jobset.yaml"])

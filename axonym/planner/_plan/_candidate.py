@@ -35,7 +35,7 @@ class Candidate:
         gather: The name of how parameters are gathered; empty if they are as they are stored.
         layers: The layer axes that are sharded over the stages of pipelines; empty if there are none.
         microbatches: If there are stages, into how many microbatches they divide an axis of the data.
-        axis_types: Whether the mesh axes are `"auto"` or `"explicit"`.
+        has_typed_reductions: Whether it adds up gradients in a type of their own.
 
     Example:
         >>> import axonym as nym
@@ -54,7 +54,7 @@ class Candidate:
     gather: str = ""
     layers: tuple[str, ...] = ()
     microbatches: Mapping[str, int] = field(default_factory=dict, hash=False)
-    axis_types: AxisTypes = "auto"
+    has_typed_reductions: bool = False
 
     @functools.cached_property
     def key(self) -> "CandidateKey":
@@ -72,8 +72,16 @@ class Candidate:
             gather=self.gather,
             layers=self.layers,
             microbatches=tuple(self.microbatches.items()),
-            axis_types=self.axis_types,
+            has_typed_reductions=self.has_typed_reductions,
         )
+
+    @property
+    def axis_types(self) -> AxisTypes:
+        """The types of the mesh axes.
+
+        Typed reductions need Explicit ones. On Auto ones, stages would add up gradients over the batch in each turn.
+        """
+        return "explicit" if self.layers or self.has_typed_reductions else "auto"
 
     @property
     def compute_mapping(self) -> Mapping[str, MeshAxes]:
@@ -118,7 +126,7 @@ class CandidateKey:
         gather: The name of how parameters are gathered.
         layers: The layer axes of the stages.
         microbatches: The axis of the microbatches and their number.
-        axis_types: The types of mesh axes.
+        has_typed_reductions: Whether gradients are added up in a type of their own.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -131,7 +139,7 @@ class CandidateKey:
     gather: str
     layers: tuple[str, ...]
     microbatches: tuple[tuple[str, int], ...]
-    axis_types: AxisTypes
+    has_typed_reductions: bool
 
     @property
     def computing(self) -> "CandidateKey":

@@ -6,6 +6,7 @@ without tracing it again.
 """
 
 import collections
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -150,6 +151,11 @@ class NamedProgram:
     data_names: tuple[str, ...]
     layer_names: tuple[str, ...] = ()
     shared_names: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def stored_arrays(self) -> frozenset[frozenset[str]]:
+        """The names of each array that is sharded as between steps: arguments, and results such as logits."""
+        return frozenset(shape.names for shape in (*self.leaves, *self.written))
 
     @property
     def flops(self) -> float:
@@ -522,8 +528,8 @@ def _find_mixed_carries(body: Any, constants: int, carried: int) -> Set[str]:
     carries = slice(constants, constants + carried)
     while (mixed := _find_mixed(body, inputs)[:carried]) != inputs[carries]:
         inputs[carries] = mixed
-    kept = [dict(_list_named_dims(variable.aval)) for variable in body.outvars[:carried]]
-    return {name for names, dims in zip(mixed, kept, strict=True) for name in names & {*dims}}
+    carried_dims = [dict(_list_named_dims(variable.aval)) for variable in body.outvars[:carried]]
+    return {name for names, dims in zip(mixed, carried_dims, strict=True) for name in names & {*dims}}
 
 
 def _find_mixed(jaxpr: Any, inputs: Sequence[Set[str]]) -> list[Set[str]]:
@@ -538,16 +544,18 @@ def _find_mixed(jaxpr: Any, inputs: Sequence[Set[str]]) -> list[Set[str]]:
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         operands = [_get_mixed(mixed, variable) for variable in equation.invars]
-        known = frozenset[str]().union(*operands)
+        mixed_names = frozenset[str]().union(*operands)
         inner = [*list_inner_jaxprs(equation)] if name not in _KERNELS else []
         if len(inner) == 1 and name != "scan" and len(inner[0].invars) == len(operands):
             results = _find_mixed(inner[0], operands)
         elif inner:  # such as loops, in which each result may depend on all others
-            further = [names for program in inner for names in _find_mixed(program, [known] * len(program.invars))]
-            results = [known.union(*further)] * len(equation.outvars)
+            further = [
+                names for program in inner for names in _find_mixed(program, [mixed_names] * len(program.invars))
+            ]
+            results = [mixed_names.union(*further)] * len(equation.outvars)
         else:
-            known = known.union(get_entry_axes(equation.params.get("axes")) if name in _SUMS else ())
-            results = [known | _find_lost_names(equation, variable.aval) for variable in equation.outvars]
+            mixed_names = mixed_names.union(get_entry_axes(equation.params.get("axes")) if name in _SUMS else ())
+            results = [mixed_names | _find_lost_names(equation, variable.aval) for variable in equation.outvars]
         mixed.update(zip(equation.outvars, results, strict=True))
     return [_get_mixed(mixed, variable) for variable in jaxpr.outvars]
 
@@ -558,14 +566,14 @@ def _get_mixed(mixed: Mapping[Any, Set[str]], variable: Any) -> Set[str]:
 
 def _find_lost_names(equation: Any, result: Any) -> Set[str]:
     """Returns the names of axes along which a result is not as long as an operand, lacks, or has in another order."""
-    name, kept = equation.primitive.name, _list_named_dims(result)
+    name, result_dims = equation.primitive.name, _list_named_dims(result)
     if name in _ORDERED:
         params = equation.params
         dims = params.get("dimensions") or (params.get("dimension", params.get("axis")),)
-        kept -= {dim for number, dim in enumerate(_read_shape(result).dims) if number in dims}
-    lost = {dim for variable in equation.invars for dim in _list_named_dims(variable.aval)} - kept
+        result_dims -= {dim for number, dim in enumerate(_read_shape(result).dims) if number in dims}
+    lost = {dim for variable in equation.invars for dim in _list_named_dims(variable.aval)} - result_dims
     if name == "reshape":  # which divides axes, and joins them
-        lost = {dim for dim in lost if dim[0] not in dict(kept)}
+        lost = {dim for dim in lost if dim[0] not in dict(result_dims)}
     gathered = _read_product(equation, [None, None]).gathered_names if name in _PRODUCTS else ()
     return frozenset(dict(lost)).union(*gathered)
 

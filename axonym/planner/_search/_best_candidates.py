@@ -227,10 +227,12 @@ class _Search:
             of_what = " a sample" if prospect.estimate.candidate.sizes else ""
             of_what = " a sequence" if prospect.estimate.sequences else of_what
             best_so_far = f", best {format_seconds(best)}{of_what}" if math.isfinite(best) else ""
-            left = ""
+            remaining_time = ""
             if self._compile_seconds:
-                left = f", about {np.mean(self._compile_seconds) * (total - number + 1):.0f} s left to compile"
-            self._log.show(f"{number} of {total}{best_so_far}{left}: {prospect.estimate.candidate}")
+                remaining_time = (
+                    f", about {np.mean(self._compile_seconds) * (total - number + 1):.0f} s left to compile"
+                )
+            self._log.show(f"{number} of {total}{best_so_far}{remaining_time}: {prospect.estimate.candidate}")
             start = time.monotonic()
             evaluation = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=True)
             self._compile_seconds.append(time.monotonic() - start)

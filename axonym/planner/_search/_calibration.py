@@ -236,7 +236,7 @@ def _screen_measured(
         gather=variant.gather,
         layers=layers,
         microbatches=microbatches if layers else {},
-        axis_types="explicit" if layers or variant.needs_explicit_axes else "auto",
+        has_typed_reductions=variant.has_typed_reductions,
     )
     return Screening(variant, compiler.hardware, compiler.make_link_model).screen(candidate)
 

@@ -238,7 +238,7 @@ def _screen_candidates(
                     options=variant.options,
                     sizes=variant.sizes,
                     gather=variant.gather,
-                    axis_types="explicit" if candidate.layers or variant.needs_explicit_axes else "auto",
+                    has_typed_reductions=variant.has_typed_reductions,
                 )
             )
             for candidate in candidates

@@ -134,7 +134,7 @@ class _Traffic:
 
     def add_operands(self, product: Product, runs: int) -> None:
         """Adds the gathers of the parameters of a product."""
-        compute, stored = self._candidate.compute, self._candidate.parameters
+        compute = self._candidate.compute
         for operand, names in zip(product.operands, product.gathered_names, strict=True):
             # Axes that the product needs whole are gathered when it runs, and parameters during the product before it.
             whole = tuple(axis for name in names for axis in compute.get(name, ()))
@@ -144,13 +144,10 @@ class _Traffic:
                 parameter = self._named_program.leaves[operand.origin]
                 if _is_in_stages(parameter, self._candidate):  # gathered once, see `add_stages`
                     continue
-                computed_axes = _list_mesh_axes(parameter.dims, compute)
-                stored_axes = _list_mesh_axes(parameter.dims, stored)
-                axes = tuple(axis for axis in stored_axes if axis not in computed_axes)
                 # The operand may be a part of the parameter, such as that of one layer; it is sharded as all of it is.
                 size = self._find_gathered_itemsize(parameter, operand.itemsize) * math.prod(operand.sizes)
                 size /= _count_shards_of(parameter.dims, self._candidate, compute)
-                self._add("all-gather", size, axes, runs, self.hidden)
+                self._add("all-gather", size, self._list_gathered_axes(parameter), runs, self.hidden)
 
     def add_sum(self, reduction: Sum, runs: int) -> None:
         """Adds the reduce-scatter of a sum over mesh axes of its result, and the all-reduce over the other ones."""
@@ -184,19 +181,22 @@ class _Traffic:
         """Adds what stages gather and send: parameters, and in each turn what layers hand on."""
         candidate, mesh_axes = self._candidate, self._candidate.stage_axes
         for parameter in _list_stage_parameters(self._named_program, candidate):
-            computed_axes = _list_mesh_axes(parameter.dims, candidate.compute)
-            stored_axes = _list_mesh_axes(parameter.dims, candidate.parameters)
-            axes = tuple(axis for axis in stored_axes if axis not in computed_axes)
             gathered = parameter._replace(itemsize=self._find_gathered_itemsize(parameter, parameter.itemsize))
-            self._add("all-gather", _count_bytes(gathered, candidate, candidate.compute), axes, 1, self.waiting)
+            size = _count_bytes(gathered, candidate, candidate.compute)
+            self._add("all-gather", size, self._list_gathered_axes(parameter), 1, self.waiting)
         within_stages = {
             name: tuple(axis for axis in axes if axis not in mesh_axes) for name, axes in candidate.compute.items()
         }
         for shape, loops in self._named_program.carried.items():
             size = _count_bytes(shape, candidate, within_stages)
-            sent = _count_turns(candidate) * size
-            self._add("collective-permute", sent, mesh_axes, loops, self.waiting)
+            self._add("collective-permute", _count_turns(candidate) * size, mesh_axes, loops, self.waiting)
             self._add("all-reduce", size, mesh_axes, loops, self.waiting)  # all devices get what the last stage has
+
+    def _list_gathered_axes(self, parameter: NamedShape) -> MeshAxes:
+        """Returns the mesh axes along which a parameter is gathered from its shards for computing."""
+        computed_axes = _list_mesh_axes(parameter.dims, self._candidate.compute)
+        stored_axes = _list_mesh_axes(parameter.dims, self._candidate.parameters)
+        return tuple(axis for axis in stored_axes if axis not in computed_axes)
 
     def _find_gathered_itemsize(self, parameter: NamedShape, itemsize: float) -> float:
         """Returns the bytes in which an element of a parameter is sent, which is that of computing or rounded."""

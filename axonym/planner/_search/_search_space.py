@@ -145,9 +145,9 @@ def list_fixed_notes(named_program: NamedProgram, fixed: Fixed) -> Iterator[str]
                 f"layers may mix what is along {name!r}, as attention does along positions, and then compute something "
                 "else in microbatches of it; compare losses with one device"
             )
-    others = [axis for axis in fixed.mesh or () if axis not in _MESH_AXES]
-    if fixed.mesh is not None and len(fixed.mesh) > 1 and others:
-        hints = "".join(suggest_name(axis, _MESH_AXES) for axis in others)
+    unknown_axes = [axis for axis in fixed.mesh or () if axis not in _MESH_AXES]
+    if fixed.mesh is not None and len(fixed.mesh) > 1 and unknown_axes:
+        hints = "".join(suggest_name(axis, _MESH_AXES) for axis in unknown_axes)
         yield (
             f"mesh axes of other names than {', '.join(_MESH_AXES)} have no roles of their own{hints}: the last axis "
             "is for any axes, the others are for the batch"
@@ -171,7 +171,7 @@ def explain_no_candidate(
     between = "between steps (`compute` counts for axes that `parameters` lacks)"
     for mapping, arrays, when in (
         (fixed.compute, named_program.arrays, "while computing"),
-        ({**fixed.compute, **fixed.parameters}, _list_stored_arrays(named_program), between),
+        ({**fixed.compute, **fixed.parameters}, named_program.stored_arrays, between),
     ):
         problems = [*_describe_shared_axes(named_program, mapping, arrays, when)]
         problems += _describe_remainders(named_program, mapping, meshes)
@@ -324,14 +324,12 @@ def _list_assignments(
                 pruned[_UNUSED] += 1
                 continue
             for microbatches in schedules:
-                # On Auto axes the gradients of stages would be added up over the batch in each turn.
                 yield Candidate(
                     mesh,
                     drop_unsharded(compute),
                     drop_unsharded(parameters),
                     layers=layers,
                     microbatches=microbatches,
-                    axis_types="explicit" if layers else "auto",
                 )
 
 
@@ -465,20 +463,20 @@ def _list_parameter_mappings(
     mappings = [base]
     for mesh_axes in dict.fromkeys((roles.storage_axes, (*roles.storage_axes, *further_axes))):
         free = _list_unsharded(named_program, base, mesh_axes, fixed)
-        sets = _list_largest_apart(free, _list_stored_arrays(named_program)) if mesh_axes else []
+        sets = _list_largest_apart(free, named_program.stored_arrays) if mesh_axes else []
         for names in sets or [()]:
             parameters = {**base, **dict.fromkeys(names, mesh_axes)}
             # What neither experts nor layers have is stored over their mesh axes, too.
             for axis in filter(None, (roles.expert, roles.stage)):
                 free = _list_unsharded(named_program, parameters, (axis,), fixed)
-                free = [name for name in free if not any(size % mesh[axis] for size in named_program.sizes[name])]
-                further_sets = _list_largest_apart(free, _list_stored_arrays(named_program))
+                free = [name for name in free if _find_remainder(named_program, name, mesh[axis]) is None]
+                further_sets = _list_largest_apart(free, named_program.stored_arrays)
                 parameters |= dict.fromkeys(max(further_sets, key=len, default=()), (axis,))
             if parameters not in mappings:
                 mappings.append(parameters)
     possible: list[Assignment] = []
     for mapping in mappings:
-        if reason := _find_obstacle(named_program, _list_stored_arrays(named_program), mapping, mesh):
+        if reason := _find_obstacle(named_program, named_program.stored_arrays, mapping, mesh):
             pruned[reason] += 1
         else:
             possible.append(mapping)
@@ -500,15 +498,10 @@ def _list_unsharded(named_program: NamedProgram, mapping: Assignment, mesh_axes:
     """Returns the axes of parameters that a mapping does not shard, and that share no array with these mesh axes."""
     sharded = {name for name, name_axes in mapping.items() if set(mesh_axes) & set(name_axes)}
     # An array has each mesh axis once.
-    beside_sharded = {name for array in _list_stored_arrays(named_program) if sharded & array for name in array}
+    beside_sharded = {name for array in named_program.stored_arrays if sharded & array for name in array}
     unavailable = {*named_program.looped, *fixed.parameters, *beside_sharded}
     names = named_program.parameter_names
     return [name for name in names if not mapping.get(name) and name not in unavailable]
-
-
-def _list_stored_arrays(named_program: NamedProgram) -> frozenset[frozenset[str]]:
-    """Returns the names of each array that is sharded as between steps: arguments, and results such as logits."""
-    return frozenset(shape.names for shape in (*named_program.leaves, *named_program.written))
 
 
 def _list_apart(names: Sequence[str], arrays: frozenset[frozenset[str]]) -> list[tuple[str, ...]]:

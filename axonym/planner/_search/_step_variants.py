@@ -58,8 +58,8 @@ class StepVariant:
     gather_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
-    def needs_explicit_axes(self) -> bool:
-        """Whether the step adds up gradients in a type of their own, for which mesh axes are Explicit."""
+    def has_typed_reductions(self) -> bool:
+        """Whether the step adds up gradients in a type of their own."""
         precision = self.gather_options.get("precision")
         return precision is not None and precision.reductions is not None
 
@@ -97,20 +97,19 @@ def list_variants(
     args_by_policy = {"": args}
     if policies:
         args_by_policy = {name: _replace_policy(args, policy) for name, policy in policies.items()}
-    options, sizes = options or {}, sizes or {}
+    options, sizes, gathers = options or {}, sizes or {}, gathers or {"": {}}
     variants: list[StepVariant] = []
     errors: list[Exception] = []
     choices = itertools.product(
-        args_by_policy, itertools.product(*options.values()), itertools.product(*sizes.values()), gathers or {"": {}}
+        args_by_policy, itertools.product(*options.values()), itertools.product(*sizes.values()), gathers
     )
     for policy, option_values, size_values, gather in choices:
-        gather_options = (gathers or {"": {}})[gather]
         settings = dict(zip(options, option_values, strict=True))
         chosen_sizes = dict(zip(sizes, size_values, strict=True))
         step = functools.wraps(fn)(functools.partial(fn, **settings)) if settings else fn
         variant_args = resize_axes(args_by_policy[policy], chosen_sizes)
         try:
-            named_program = trace_named_program(step, variant_args, gather_options)
+            named_program = trace_named_program(step, variant_args, gathers[gather])
         except ValueError as error:  # such as for a batch that is not divisible by a number of microbatches
             errors.append(error)
             chosen = {**chosen_sizes, **settings}.items()
@@ -124,7 +123,7 @@ def list_variants(
         else:
             arguments = _list_arguments(variant_args)
             variant = StepVariant(policy, settings, chosen_sizes, step, variant_args, named_program, arguments)
-            variants.append(replace(variant, gather=gather, gather_options=gather_options))
+            variants.append(replace(variant, gather=gather, gather_options=gathers[gather]))
     if not variants:
         _explain_trace_error(errors[0], arguments)
         raise errors[0]
