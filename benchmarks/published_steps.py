@@ -14,6 +14,7 @@ import argparse
 import collections
 import dataclasses
 import datetime
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import jax.numpy as jnp
 import optax
 
 import axonym as nym
-from axonym.planner import CompiledProgram, StepTime, compile_for, described_devices, estimate_step_time
+from axonym.planner import CompiledProgram, StepTime, compile_for, described_devices, estimate_step_time, get_hardware
 from examples.models import llama
 
 from .compiled_steps import replace_table
@@ -95,7 +96,7 @@ def format_row(run: Run, program: CompiledProgram, time: StepTime) -> str:
     published, off = "", ""
     if run.seconds is not None:
         published, off = f"{run.seconds:.2f}", f"{100 * (time.total / run.seconds - 1):+.1f} %"
-    cells = [f"{run.title}, {run.devices}", published, f"{time.total:.2f}", off]
+    cells = [format_title(run), published, f"{time.total:.2f}", off]
     return f"| {' | '.join([*cells, *(f'{part:.2f}' for part in parts), memory])} |"
 
 
@@ -113,11 +114,51 @@ def format_table(rows: Sequence[str], program: CompiledProgram) -> str:
     )
 
 
+def count_ordered_pairs(page: str) -> str:
+    """Returns how often two runs of one model are predicted in the right order, by the tables of a page.
+
+    Runs are compared by the seconds of a device for each token. Those less than 10 % apart do not count.
+    """
+    cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in page.splitlines()]
+    times = {row[0]: (float(row[1]), float(row[2])) for row in cells if len(row) == 10 and row[3].endswith("%")}
+    counts: collections.Counter[tuple[bool, bool]] = collections.Counter()
+    for first, second in itertools.combinations(RUNS.values(), 2):
+        if all(first.sizes[name] == second.sizes[name] for name in ("layers", "embed", "mlp", "vocab")):
+            (published, predicted), (other_published, other_predicted) = (
+                [seconds * count_devices(run) / count_tokens(run) for seconds in times[format_title(run)]]
+                for run in (first, second)
+            )
+            if max(published, other_published) >= 1.1 * min(published, other_published):
+                is_right = (published < other_published) == (predicted < other_predicted)
+                counts[get_hardware(first.devices) == get_hardware(second.devices), is_right] += 1
+    return "\n".join(
+        f"{counts[is_same, True]} of {counts[is_same, True] + counts[is_same, False]} pairs on {devices} are right"
+        for is_same, devices in ((True, "devices of one kind"), (False, "devices of two kinds"))
+    )
+
+
+def count_devices(run: Run) -> int:
+    return len(described_devices(run.devices))
+
+
+def count_tokens(run: Run) -> int:
+    return run.sizes["batch"] * run.sizes["pos"]
+
+
+def format_title(run: Run) -> str:
+    """Returns the first cell of the row of a run."""
+    return f"{run.title}, {run.devices}"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS), help="which runs; default: all")
     parser.add_argument("--page", type=Path, help="a page whose tables are replaced")
+    parser.add_argument("--pairs", type=Path, help="a page; count the pairs of its runs whose order is right, and end")
     given = parser.parse_args(arguments)
+    if given.pairs:
+        print(count_ordered_pairs(given.pairs.read_text()))
+        return
     rows: dict[str, list[str]] = collections.defaultdict(list)  # by the name of the table
     programs: dict[str, CompiledProgram] = {}
     for name in given.only:

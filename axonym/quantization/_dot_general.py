@@ -142,16 +142,16 @@ def _quantize_int8(x: jax.Array, contracted: tuple[int, ...]) -> tuple[jax.Array
 
 
 def multiply_gradient(
-    gradient: jax.Array, lhs: jax.Array, rhs: jax.Array, dims: Dims, precision: Any
+    gradient: jax.Array, lhs: jax.Array, rhs: jax.Array, dims: Dims, precision: Any, dtype: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the gradients of a product for its operands, in float32, from the gradient of its result."""
+    """Returns the gradients of a product for its operands, in an element type, from the gradient of its result."""
     (left, right), (left_batch, right_batch) = dims
     # The gradient has the batch dimensions, then the free ones of the left operand, then those of the right one.
     right_start = lhs.ndim - len(left)
     left_dims, right_dims = tuple(range(len(left_batch), right_start)), tuple(range(right_start, gradient.ndim))
     return (
-        _multiply_transposed(gradient, right_dims, lhs, left, left_batch, rhs, right, right_batch, precision),
-        _multiply_transposed(gradient, left_dims, rhs, right, right_batch, lhs, left, left_batch, precision),
+        _multiply_transposed(gradient, right_dims, lhs, left, left_batch, rhs, right, right_batch, precision, dtype),
+        _multiply_transposed(gradient, left_dims, rhs, right, right_batch, lhs, left, left_batch, precision, dtype),
     )
 
 
@@ -165,6 +165,7 @@ def _multiply_transposed(
     other_contracted: tuple[int, ...],
     other_batch: tuple[int, ...],
     precision: Any,
+    dtype: Any,
 ) -> jax.Array:
     """Returns the gradient for one operand: the product with the other one, summed over the other's free dimensions."""
     free, other_free = _find_free(operand, contracted, batch), _find_free(other, other_contracted, other_batch)
@@ -176,7 +177,7 @@ def _multiply_transposed(
         other,
         ((summed, other_free), (tuple(range(len(batch))), other_batch)),
         precision=precision,
-        preferred_element_type=jnp.float32,
+        preferred_element_type=dtype,
         out_sharding=_permute_sharding(operand, order),
     )
     return jnp.transpose(product, tuple(map(order.index, range(operand.ndim))))
@@ -201,7 +202,8 @@ class Float8DotGeneral(OverwriteWithGradient):
     """A `dot_general` that multiplies 8-bit floats, with delayed scaling.
 
     The operands are multiplied as `float8_e4m3fn`, and the gradient of the result as `float8_e5m2` with the operands
-    ([Micikevicius et al., 2022](https://arxiv.org/abs/2209.05433)); sums are kept in `float32`. Each of the three
+    ([Micikevicius et al., 2022](https://arxiv.org/abs/2209.05433)); a device adds up in `float32`, and several devices
+    in `bfloat16` if operands and results are, as they do for products in `bfloat16`. Each of the three
     tensors has one scale, with which the largest magnitude of the last steps becomes the largest number of the type;
     larger ones are clipped. So the scale is known before the tensor is. In the first step it is 1.
 
@@ -298,11 +300,12 @@ class Float8DotGeneral(OverwriteWithGradient):
                 f"the histories have axes {format_shape(self.lhs_amax)}, those of several layers; apply the layers one "
                 "at a time, with `Stacked` or `vmap`"
             )
-        options = _Options(dims, precision, out_sharding, lhs.dtype, self.dtype, self.gradient_dtype)
+        dtype = jnp.dtype(preferred_element_type or lhs.dtype)
+        options = _Options(dims, precision, out_sharding, lhs.dtype, dtype, self.dtype, self.gradient_dtype)
         histories = self.lhs_amax.array, self.rhs_amax.array, self.gradient_amax.array
         lhs, rhs = _vary_alike(lhs, rhs, *histories)[:2]
         result: Any = _multiply_float8(options, lhs, rhs, *histories)
-        return result.astype(preferred_element_type or lhs.dtype)
+        return result.astype(dtype)
 
     def overwrite(self, gradient: Any) -> Self:
         """Returns this dot with the magnitudes of a step in its histories.
@@ -331,8 +334,17 @@ class _Options(NamedTuple):
     precision: Any
     out_sharding: Any
     operand_dtype: Any
+    result_dtype: Any
     dtype: Any
     gradient_dtype: Any
+
+
+def _choose_sum_dtype(dtype: Any) -> Any:
+    """Returns the element type in which devices add up products whose scaled result is to be in a type.
+
+    Before they are scaled, products do not fit into the range of `float16`. Each device adds up its own in `float32`.
+    """
+    return jnp.bfloat16 if dtype == jnp.bfloat16 else jnp.float32
 
 
 class _Quantized(NamedTuple):
@@ -378,7 +390,7 @@ def _multiply_float8_forward(
         right.values,
         options.dims,
         precision=options.precision,
-        preferred_element_type=jnp.float32,
+        preferred_element_type=_choose_sum_dtype(options.result_dtype),
         out_sharding=options.out_sharding,
     )
     return total * (left.scale * right.scale), (left, right, histories)
@@ -389,7 +401,9 @@ def _multiply_float8_backward(options: _Options, residuals: Any, gradient: jax.A
     out = _quantize_float8(gradient, histories[2], options.gradient_dtype)
     # On NVIDIA GPUs, HIGHEST adds up exactly, without the fast accumulation of 8-bit products, as gradients need.
     precision = jax.lax.Precision.HIGHEST if options.precision is None else options.precision
-    left_gradient, right_gradient = multiply_gradient(out.values, left.values, right.values, options.dims, precision)
+    left_gradient, right_gradient = multiply_gradient(
+        out.values, left.values, right.values, options.dims, precision, _choose_sum_dtype(options.operand_dtype)
+    )
     return (
         (left_gradient * (out.scale * right.scale)).astype(options.operand_dtype),
         (right_gradient * (out.scale * left.scale)).astype(options.operand_dtype),

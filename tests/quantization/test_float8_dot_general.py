@@ -1,5 +1,7 @@
 """Dots in 8-bit floats: equal to the same rounding in NumPy, scaled by the steps before, sharded and not."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -72,14 +74,18 @@ def test_values_and_gradients_are_those_of_rounded_operands(draw, dtype):
     assert np.abs(left).max() <= 1.5 < np.abs(plain_x).max()
 
 
-def test_the_three_products_are_of_8_bit_floats_summed_in_32_bits(draw):
+@pytest.mark.parametrize(("dtype", "summed"), [("float32", "f32"), ("bfloat16", "bf16"), ("float16", "f32")])
+def test_the_three_products_are_of_8_bit_floats(draw, dtype, summed):
+    """Devices add up `bfloat16` as for products in it; `float16` has not the range of products that are not scaled."""
     layer = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), dot_general=Float8DotGeneral.init(2))
-    program = jax.jit(take_step).lower(layer, draw(batch=4, embed=16), draw(batch=4, mlp=8)).as_text()
+    layer = dataclasses.replace(layer, weight=layer.weight.astype(dtype), bias=layer.bias.astype(dtype))
+    x, g = draw(batch=4, embed=16).astype(dtype), draw(batch=4, mlp=8).astype(dtype)
+    program = jax.jit(take_step).lower(layer, x, g).as_text()
     products = [line.partition(" : ")[2] for line in program.splitlines() if "stablehlo.dot_general" in line]
     assert products == [
-        "(tensor<4x16xf8E4M3FN>, tensor<8x16xf8E4M3FN>) -> tensor<4x8xf32>",
-        "(tensor<4x8xf8E5M2>, tensor<8x16xf8E4M3FN>) -> tensor<4x16xf32>",
-        "(tensor<4x8xf8E5M2>, tensor<4x16xf8E4M3FN>) -> tensor<8x16xf32>",
+        f"(tensor<4x16xf8E4M3FN>, tensor<8x16xf8E4M3FN>) -> tensor<4x8x{summed}>",
+        f"(tensor<4x8xf8E5M2>, tensor<8x16xf8E4M3FN>) -> tensor<4x16x{summed}>",
+        f"(tensor<4x8xf8E5M2>, tensor<4x16xf8E4M3FN>) -> tensor<8x16x{summed}>",
     ]
 
 

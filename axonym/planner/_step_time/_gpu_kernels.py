@@ -2,8 +2,9 @@
 
 Each figure is a published measurement of kernels, on an H100 unless said otherwise. None comes from a training run.
 
-- Products reach at most 0.869 of the peak in bfloat16 on A100s, 0.803 on H100s and 0.776 on B200s: the best of many
-  shapes, measured by Bekman, "Machine Learning Engineering", 2025 (table "Maximum Achievable Matmul FLOPS").
+- Products reach at most 0.869 of the peak in bfloat16 on A100s, 0.803 on H100s and 0.776 on B200s, and 0.709 of that in
+  8-bit floats on H100s: the best of many shapes, measured by Bekman, "Machine Learning Engineering", 2025 (tables
+  "Maximum Achievable Matmul FLOPS").
 - Each multiprocessor computes one tile of a product at a time, so that the last wave of tiles takes as long as a full
   one (NVIDIA, "Matrix Multiplication Background User's Guide"). Tiles of 64 x 128 and 5 µs for the start and the end of
   a kernel are within 8 % on average of cuBLAS's speeds for 54 shapes from XLA's table of an H100
@@ -24,6 +25,7 @@ from .._program._gpu_instructions import ProductShape
 
 
 _PRODUCT_PARTS: Mapping[int, float] = {8: 0.869, 9: 0.803, 10: 0.776}  # of the peak, by compute capability
+_FLOAT8_PRODUCT_PARTS: Mapping[int, float] = {9: 0.709}
 _OTHER_PRODUCT_PART = 0.8
 _TILE = (64, 128)
 _PRODUCT_SECONDS = 5e-6
@@ -68,7 +70,10 @@ def _estimate_product(hardware: Hardware, product: ProductShape) -> float:
     """Returns the seconds in which the multiprocessors compute the tiles of a product, wave by wave."""
     target = hardware.gpu_target
     multiprocessors = target.multiprocessors if target else 1
-    part = _PRODUCT_PARTS.get(target.compute_capability[0] if target else 0, _OTHER_PRODUCT_PART)
+    capability = target.compute_capability[0] if target else 0
+    part = _PRODUCT_PARTS.get(capability, _OTHER_PRODUCT_PART)
+    if product.dtype.startswith("f8"):
+        part = _FLOAT8_PRODUCT_PARTS.get(capability, part)
     tiles = min(
         math.ceil(product.rows / height) * math.ceil(product.columns / width) for height, width in (_TILE, _TILE[::-1])
     )
