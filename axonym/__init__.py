@@ -355,6 +355,7 @@ from .partitioning import (
     infer_resource_partitions as infer_resource_partitions,
     microbatch as microbatch,
     named_jit as named_jit,
+    offloaded_optimizer as offloaded_optimizer,
     physical_axis_name as physical_axis_name,
     physical_axis_size as physical_axis_size,
     pspec_for as pspec_for,

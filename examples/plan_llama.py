@@ -31,7 +31,8 @@ MODELS = {
     "mixtral-8x7b": {"vocab": 32000, "layers": 32, "embed": 4096, "group": 4, "mlp": 14336, "experts": 8, **HEADS},
 }
 POLICIES = {"none": False, "layers": True, "nested": "nested", "offload": "offload"}  # of the layers
-OPTIMIZER: Any = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4, b2=0.95, weight_decay=0.1))
+ADAMW = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4, b2=0.95, weight_decay=0.1))
+OPTIMIZER: Any = nym.offloaded_optimizer(ADAMW)  # whose state is on the device or on the host, as it is given
 
 
 def compute_loss(model: Any, tokens: NamedArray, targets: NamedArray) -> jax.Array:
@@ -105,6 +106,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--policy", nargs="+", choices=[*POLICIES, "auto"], default=["auto"])
     parser.add_argument("--microbatches", type=int, nargs="+", help="numbers to try, such as 1 2 4; 1 if left out")
     parser.add_argument("--context-parallel", action="store_true", help="shard attention over positions, for long ones")
+    parser.add_argument("--offload-state", action="store_true", help="also try the optimizer state on the host")
     parser.add_argument("--published-flags", action="store_true", help="also try flags of XLA that are published")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
     parser.add_argument("--out", type=Path, metavar="DIR", help="a folder for plan.html, plan.json and pictures")
@@ -162,6 +164,7 @@ def main(argv: list[str] | None = None) -> int:
             "policies": "auto" if "auto" in args.policy else {name: POLICIES[name] for name in args.policy},
             "options": {"microbatches": args.microbatches} if args.microbatches else None,
             "sizes": {"batch": batches} if len(batches) > 1 else None,
+            "offload_state": args.offload_state,
             "compiler_options": "published" if args.published_flags else None,
         }
         plan = nym.planner.plan(train_step, *shapes, devices=devices, budget=args.budget, **choices)

@@ -200,11 +200,7 @@ def sharded_optimizer(
         >>> state.tree[0].mu.sharding.spec, updates.sharding.spec
         (P('data', 'model'), P(None, 'model'))
     """
-    for method in ("init", "update"):
-        if not callable(getattr(optimizer, method, None)):
-            raise TypeError(
-                f"`sharded_optimizer` takes something with `init` and `update`, not {format_value(optimizer)}."
-            )
+    check_optimizer(optimizer, "sharded_optimizer")
     state_mapping = require_complete_mapping(mapping)
     updates_mapping = None if parameter_mapping is None else require_complete_mapping(parameter_mapping)
 
@@ -227,6 +223,13 @@ def sharded_optimizer(
     if isinstance(optimizer, tuple) and hasattr(optimizer, "_replace"):
         return optimizer._replace(init=init, update=update)  # pyright: ignore[reportAttributeAccessIssue]
     return Optimizer(init, update)
+
+
+def check_optimizer(optimizer: Any, function: str) -> None:
+    """Raises a TypeError of a function if what it is given is no optimizer."""
+    for method in ("init", "update"):
+        if not callable(getattr(optimizer, method, None)):
+            raise TypeError(f"`{function}` takes something with `init` and `update`, not {format_value(optimizer)}.")
 
 
 def _shard_updates(updates: Any, models: tuple[Any, ...], mapping: AxisMapping | None) -> Any:

@@ -1,7 +1,7 @@
 """Placing arrays by their shardings: moved outside of traced functions, and constrained inside.
 
 A traced leaf gets a constraint, a `ShapeDtypeStruct` gets the sharding, and all other arrays that are not yet in place
-are moved by one `device_put`.
+are moved by one `device_put`. An array in the memory of the host stays there, since mappings say nothing of memory.
 """
 
 import functools
@@ -19,6 +19,9 @@ from ..named._cache import cached_plan
 from ._active_mesh import MeshLike, describe_mixed_types
 
 
+_HOST_MEMORIES = ("pinned_host", "unpinned_host")
+
+
 def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh: MeshLike) -> list[Any]:
     """Returns the leaves of a tree, each placed by its sharding if it has one; the list itself if nothing changes."""
     is_traced = is_tracing()
@@ -32,15 +35,17 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
             continue
         leaf = leaves[position]
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            changed[position] = leaf.update(sharding=resolve_unconstrained(sharding, leaf.sharding))
+            placed = resolve_unconstrained(_keep_memory(sharding, leaf.sharding), leaf.sharding)
+            changed[position] = leaf.update(sharding=placed)
         elif is_traced:
             constraints[position] = sharding
         else:
             current = getattr(leaf, "sharding", None)
             if current is sharding or current == sharding:  # mostly one object: shardings are cached
                 continue
-            if current is None or not _is_equivalent(current, sharding, leaf.ndim):
-                moves[position] = resolve_unconstrained(sharding, current)
+            target = _keep_memory(sharding, current)
+            if current is None or not _is_equivalent(current, target, leaf.ndim):
+                moves[position] = resolve_unconstrained(target, current)
     if constraints:
         placed = constrain_arrays([leaves[position] for position in constraints], [*constraints.values()])
         changed.update(zip(constraints, placed, strict=True))
@@ -50,6 +55,12 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
         placed = jax.device_put([leaves[position] for position in moves], list(moves.values()))
         changed.update(zip(moves, placed, strict=True))
     return [changed.get(position, leaf) for position, leaf in enumerate(leaves)] if changed else leaves
+
+
+def _keep_memory(sharding: NamedSharding, current: Any) -> NamedSharding:
+    """Returns a sharding in the memory of the host if an array's own is there."""
+    kind = getattr(current, "memory_kind", None)
+    return sharding.with_memory_kind(kind) if kind in _HOST_MEMORIES else sharding
 
 
 def rewrap_arrays(nodes: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
@@ -74,7 +85,7 @@ def resolve_unconstrained(sharding: NamedSharding, current: Any) -> NamedShardin
             current_entry = current_entries[dim] if dim < len(current_entries) else None
             current_axes = () if current_entry is P.UNCONSTRAINED else get_entry_axes(current_entry)
             entries[dim] = make_spec_entry(tuple(axis for axis in current_axes if axis not in used_axes))
-    return NamedSharding(mesh, P(*entries))
+    return NamedSharding(mesh, P(*entries), memory_kind=sharding.memory_kind)
 
 
 @cached_plan

@@ -123,6 +123,8 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--serve", metavar="NAME", help=serve)
     flags = "also compile the best candidate with flags of XLA that training runs are published with"
     parser.add_argument("--published-flags", action="store_true", help=flags)
+    state = "also try the optimizer state in the memory of the host, for a step with an `offloaded_optimizer`"
+    parser.add_argument("--offload-state", action="store_true", default=None, help=state)
     cache = parser.add_mutually_exclusive_group()
     cache.add_argument("--cache", metavar="DIR", help="the folder for compiled programs, instead of the user's own")
     cache.add_argument(
@@ -165,7 +167,7 @@ def _read_options(request: argparse.Namespace, options: dict[str, Any]) -> dict[
         if name not in parameters:
             suggestion = suggest_name(name, parameters)
             raise TypeError(f"{request.step} returns {name!r}, which `plan` does not take{suggestion}")
-    names = ("top", "budget", "cache", "progress", "serve")
+    names = ("top", "budget", "cache", "progress", "serve", "offload_state")
     arguments = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     if request.fixed:
         arguments["fixed"] = _read_fixed(request.fixed)

@@ -33,7 +33,7 @@ EXCEPTIONS = {
         nn.LinearRotaryScaling nn.DynamicRotaryScaling nn.Llama3RotaryScaling nn.RotaryScaling nn.YarnRotaryScaling
         nn.BatchStatistics nn.AttentionChoice nn.PipelineSchedule Shape ScanCheckpointPolicy""",
     "they update parameters": """
-        diloco nn.mup_learning_rates quantization.accumulate_gradients quantization.apply_updates
+        diloco offloaded_optimizer nn.mup_learning_rates quantization.accumulate_gradients quantization.apply_updates
         quantization.partition_overwrites""",
 }
 """Public names that no case is for, by the reason."""

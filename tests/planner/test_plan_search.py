@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import axonym as nym
@@ -457,6 +458,52 @@ def test_parameters_are_gathered_in_few_bits_and_gradients_added_up_in_more(make
     }
     assert nym.planner.read_plan(plan.to_json(tmp_path / "plan.json")) == plan
     assert {alternative.choice for alternative in plan.why("gather").alternatives} == {*gathers} - {plan.gather}
+
+
+def make_adam_step(optimizer):
+    def adam_step(model, state, x):
+        def compute_loss(model):
+            return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
+
+        loss, gradients = jax.value_and_grad(compute_loss)(model)
+        updates, state = optimizer.update(gradients, state, model)
+        return optax.apply_updates(model, updates), state, loss
+
+    return nym.named_jit(adam_step, donate_args=(True, True))
+
+
+ADAM, ADAM_STATE = optax.adam(1e-3), eqx.filter_eval_shape(optax.adam(1e-3).init, make_model())
+plan_offloading = functools.partial(nym.planner.plan, fixed=DATA, offload_state=True)
+
+
+def split_by_state(plan):
+    """Returns the best evaluation with the optimizer state on the device, and with that on the host."""
+    by_choice = {evaluation.candidate.has_offloaded_state: evaluation for evaluation in reversed(plan.evaluations)}
+    return by_choice[False], by_choice[True]
+
+
+def test_the_optimizer_state_may_be_on_the_host(cache, tmp_path):
+    step = make_adam_step(nym.offloaded_optimizer(ADAM))
+    plan = plan_offloading(step, make_model(), ADAM_STATE, X, devices="cpu:4", cache=cache)
+    on_device, on_host = split_by_state(plan)
+    assert on_device.stage == on_host.stage == "compiled"  # and CPUs count the memory of the host as their own
+    assert on_device.memory == on_host.memory
+    assert str(on_host.candidate).endswith("; optimizer state on the host")
+    assert [alternative.choice for alternative in plan.why("state").alternatives] == ["on the host"]
+    assert nym.planner.read_plan(plan.to_json(tmp_path / "plan.json")) == plan
+    with pytest.raises(ValueError, match=r"computes with .* where it is; .* `offloaded_optimizer`, or leave it out"):
+        plan_offloading(make_adam_step(ADAM), make_model(), ADAM_STATE, X, devices="cpu:4")
+    with pytest.raises(ValueError, match="no argument is optimizer state; pass that of Optax, or leave it out"):
+        plan_offloading(train_step, make_model(), X, devices="cpu:4")
+
+
+@pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")
+def test_tpus_wait_for_an_optimizer_state_on_the_host(cache):
+    step = make_adam_step(nym.offloaded_optimizer(ADAM))
+    plan = plan_offloading(step, make_model(), ADAM_STATE, X, devices="v5e:2x2", cache=cache)
+    on_device, on_host = split_by_state(plan)
+    assert on_device.memory["optimizer state"] > 100 * on_host.memory.get("optimizer state", 0)  # the count of steps
+    assert on_host.time.host > 0.0 == on_device.time.host
 
 
 class NamedBlock(Block):

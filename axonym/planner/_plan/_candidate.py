@@ -36,6 +36,7 @@ class Candidate:
         layers: The layer axes that are sharded over the stages of pipelines; empty if there are none.
         microbatches: If there are stages, into how many microbatches they divide an axis of the data.
         has_typed_reductions: Whether it adds up gradients in a type of their own.
+        has_offloaded_state: Whether the optimizer state is in the memory of the host between updates.
 
     Example:
         >>> import axonym as nym
@@ -55,6 +56,7 @@ class Candidate:
     layers: tuple[str, ...] = ()
     microbatches: Mapping[str, int] = field(default_factory=dict, hash=False)
     has_typed_reductions: bool = False
+    has_offloaded_state: bool = False
 
     @functools.cached_property
     def key(self) -> "CandidateKey":
@@ -73,6 +75,7 @@ class Candidate:
             layers=self.layers,
             microbatches=tuple(self.microbatches.items()),
             has_typed_reductions=self.has_typed_reductions,
+            has_offloaded_state=self.has_offloaded_state,
         )
 
     @property
@@ -127,6 +130,7 @@ class CandidateKey:
         layers: The layer axes of the stages.
         microbatches: The axis of the microbatches and their number.
         has_typed_reductions: Whether gradients are added up in a type of their own.
+        has_offloaded_state: Whether the optimizer state is in the memory of the host.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -140,6 +144,7 @@ class CandidateKey:
     layers: tuple[str, ...]
     microbatches: tuple[tuple[str, int], ...]
     has_typed_reductions: bool
+    has_offloaded_state: bool
 
     @property
     def computing(self) -> "CandidateKey":
@@ -252,12 +257,13 @@ def _group_names(mapping: Mapping[str, MeshAxes]) -> list[str]:
 
 
 def format_settings(candidate: Candidate) -> str:
-    """Returns sizes, microbatches of stages, policy, gathers, options and flags: `batch of 512, policy full`."""
+    """Returns sizes, microbatches of stages, policy, gathers, options and more: `batch of 512, policy full`."""
     settings = list_sizes(candidate)
     if candidate.schedule is not None:
         settings.append(f"{candidate.schedule.microbatches} microbatches (bubble {candidate.schedule.bubble:.1%})")
     settings += [f"policy {candidate.policy}"] if candidate.policy else []
     settings += [f"gathers {candidate.gather}"] if candidate.gather else []
+    settings += ["optimizer state on the host"] if candidate.has_offloaded_state else []
     settings += [f"{name}={value!r}" for name, value in candidate.options.items()]
     return ", ".join([*settings, f"flags {candidate.flags}"] if candidate.flags else settings)
 

@@ -126,8 +126,9 @@ class Plan(PlanRecord, PrintedTable):
 
         Args:
             axis: A named axis, whose choices are what it is sharded over while computing and between steps, and its
-                size if that was searched; a mesh axis, whose choices are its sizes; `"policy"`; `"gather"`; or an
-                option. For one choice alone: `"data=64"`, `"batch=512"`, `"embed=not sharded"` or `"embed=model"`,
+                size if that was searched; a mesh axis, whose choices are its sizes; `"policy"`; an option; or, where
+                they were searched, `"gather"`, `"state"`, which is on the device or the host, and `"microbatches"` of
+                stages. For one choice alone: `"data=64"`, `"batch=512"`, `"embed=not sharded"` or `"embed=model"`,
                 sharded over `model` while computing or between steps.
 
         Raises:

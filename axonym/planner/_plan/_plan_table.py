@@ -1,5 +1,6 @@
 """The table of a plan, what other choices cost (`Plan.why`), and two of its candidates part by part (`Plan.diff`)."""
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
@@ -374,7 +375,7 @@ class PlanAlternatives(_PrintedPage):
     """What other choices for an axis cost, the best one first: what `Plan.why` returns, printed as a table.
 
     Attributes:
-        subject: The axis, `"policy"`, `"gather"` or the option.
+        subject: The axis, `"policy"`, `"gather"`, `"microbatches"`, `"state"` or the option.
         choice: What it is in the best candidate.
         alternatives: The other choices that were evaluated, each with its best candidate.
         plan: The plan.
@@ -516,8 +517,8 @@ def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
     best = plan.best.candidate
     if not isinstance(axis, str):
         raise TypeError(
-            "`why` takes the name of an axis, a mesh axis, 'policy', 'gather' or an option, also with a choice as in "
-            f"'data=64', not a {type(axis).__name__}; `diff(1, 3)` compares candidates by rank"
+            "`why` takes the name of an axis, a mesh axis, 'policy' or another setting, or an option, also with a "
+            f"choice as in 'data=64', not a {type(axis).__name__}; `diff(1, 3)` compares candidates by rank"
         )
     subject, equals, value = (text.strip() for text in axis.partition("="))
     read_choice = _make_reader(plan, subject)
@@ -566,7 +567,11 @@ def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choic
     names = dict.fromkeys(name for mapping in mappings for name in mapping)
     options = dict.fromkeys(name for candidate in candidates for name in candidate.options)
 
-    settings = ["policy", *(["gather"] if any(candidate.gather for candidate in candidates) else [])]
+    settings = ["policy"]
+    settings += ["gather"] if any(candidate.gather for candidate in candidates) else []
+    if "microbatches" not in options and any(candidate.microbatches for candidate in candidates):
+        settings.append("microbatches")
+    settings += ["state"] if any(candidate.has_offloaded_state for candidate in candidates) else []
     if subject not in {*settings, *names, *mesh_axes, *options}:
         subjects = {"axes": names, "mesh axes": mesh_axes, "options": options}
         listing = "; ".join(f"{kind}: {', '.join(map(repr, group))}" for kind, group in subjects.items() if group)
@@ -590,6 +595,12 @@ def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choic
             return _Choice(candidate.policy, candidate.policy or "as the arguments have it")
         if subject == "gather" and subject in settings:
             return _Choice(candidate.gather, candidate.gather)
+        if subject == "microbatches" and subject in settings:
+            count = math.prod(candidate.microbatches.values())
+            return _Choice(count, str(count))
+        if subject == "state" and subject in settings:
+            memory = "host" if candidate.has_offloaded_state else "device"
+            return _Choice(memory, f"on the {memory}")
         if subject not in candidate.options:
             return _Choice(None, "left out")
         value = candidate.options[subject]

@@ -1,7 +1,7 @@
 """What the arguments of a program are: parameters, optimizer state, caches or inputs; and the bytes of each of them."""
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -50,10 +50,35 @@ def group_arguments(arguments: Sequence[Any]) -> list[ArgumentArray]:
     - All else are inputs.
     """
     split = [_split_states(tree) for tree in arguments]
+    arrays: list[ArgumentArray] = []
+    for (state, plain), group in zip(split, _group_plain_arrays(split), strict=True):
+        arrays += state
+        arrays += [array._replace(group=group) for array in plain]
+    return arrays
+
+
+def map_optimizer_state(fn: Callable[[Any], Any], arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns arguments with a function applied to the leaves of the optimizer state."""
+
+    def map_states(node: Any) -> Any:
+        return jax.tree.map(fn, node) if _find_state_group(node) == "optimizer state" else node
+
+    groups = _group_plain_arrays([_split_states(tree) for tree in arguments])
+    return tuple(
+        jax.tree.map(fn, tree)
+        if group == "optimizer state"
+        else jax.tree.map(map_states, tree, is_leaf=lambda x: _find_state_group(x) is not None)
+        for tree, group in zip(arguments, groups, strict=True)
+    )
+
+
+def _group_plain_arrays(
+    split: Sequence[tuple[list[ArgumentArray], list[ArgumentArray]]],
+) -> Iterator[ArgumentGroup]:
+    """Yields the group of those arrays of each argument that are in no state of Optax and in no cache."""
     states = [array for state, _ in split for array in state if array.group == "optimizer state"]
     parameters: list[ArgumentArray] = []
-    arrays: list[ArgumentArray] = []
-    for state, plain in split:
+    for _, plain in split:
         group: ArgumentGroup = "inputs"
         has_floats = any(jnp.issubdtype(array.dtype, jnp.floating) for array in plain)
         if parameters and all(matches := _match_parameters(plain, parameters)) and matches:
@@ -61,9 +86,7 @@ def group_arguments(arguments: Sequence[Any]) -> list[ArgumentArray]:
         elif has_floats and (not parameters or any(_match_parameters(states, plain))):
             group = "parameters"
             parameters += plain
-        arrays += state
-        arrays += [array._replace(group=group) for array in plain]
-    return arrays
+        yield group
 
 
 def _split_states(tree: Any) -> tuple[list[ArgumentArray], list[ArgumentArray]]:

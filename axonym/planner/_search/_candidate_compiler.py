@@ -20,7 +20,7 @@ from .._reports._communication import communication_report
 from .._reports._memory import memory_report
 from .._step_time._link_model import LinkModel
 from .._step_time._step_time import estimate_with_computing
-from ._step_variants import StepVariant
+from ._step_variants import StepVariant, place_state_on_host
 
 
 @dataclass
@@ -69,13 +69,16 @@ class CandidateCompiler:
         """
         candidate = known.candidate
         try:
-            compute = candidate.compute_mapping
+            compute, mesh = candidate.compute_mapping, self.make_link_model(candidate).mesh
+            args = variant.args
+            if candidate.has_offloaded_state:
+                args = place_state_on_host(args, mesh.abstract_mesh)
             options = {**self.jit_options, **variant.gather_options}
             step = fsdp(variant.fn, candidate.parameters, compute, retrace_warning=False, **options)
             program = compile_for(
                 step,
-                *variant.args,
-                mesh=self.make_link_model(candidate).mesh,
+                *args,
+                mesh=mesh,
                 # `fsdp` shards the arguments in the same way; without this, an active mapping of the caller would come
                 # first, whose mesh axes the mesh of the candidate may not have.
                 mapping=candidate.parameters,

@@ -30,7 +30,7 @@ from ._published_flags import PUBLISHED, PublishedFlags, describe_flags, find_pu
 from ._saved_names import AUTO, RECOMPUTE_LAYERS, describe_policy, describe_unsaved, propose_policies
 from ._screening import Prospect, Screening
 from ._search_space import explain_no_candidate, list_candidates, list_fixed_notes, parse_fixed
-from ._step_variants import StepVariant, count_model_flops, list_variants
+from ._step_variants import StepVariant, count_model_flops, list_variants, move_state_to_host
 
 
 _PROMISING = 2.0  # times that a candidate may take as long as the best, to be screened with further policies
@@ -45,6 +45,7 @@ def plan(
     policies: Mapping[str, Any] | Literal["auto"] | None = None,
     options: Mapping[str, Sequence[Any]] | None = None,
     gathers: Mapping[str, Mapping[str, Any]] | None = None,
+    offload_state: bool = False,
     sizes: Mapping[str, Sequence[int]] | None = None,
     serve: str | None = None,
     measured: Measurement | None = None,
@@ -78,6 +79,8 @@ def plan(
         gathers: How to try to gather parameters and to add up their gradients, by a name of your own: the options
             `gather_dtype` and `precision` of `fsdp`, such as `{"exact": {}, "int8": {"gather_dtype": "int8"}}`. They
             change what a step computes. A precision with `reductions` is planned on Explicit mesh axes.
+        offload_state: Whether to try the optimizer state in the memory of the host as well, for a step that updates it
+            by an optimizer of `offloaded_optimizer`.
         sizes: By axis of the data, the sizes to try, such as `{"batch": (256, 512, 1024)}`, instead of those of `args`.
             Candidates are ranked by the seconds for each sample then, not for a step.
         serve: The axis of the sequences, such as `"batch"`, if the step serves a model: decodes tokens or reads
@@ -136,6 +139,8 @@ def plan(
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
     calibration = None if measured is None else calibrate(measured, plain, args, policies, gathers, compiler, log)
     variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes, gathers), serve)
+    if offload_state:
+        variants = [*variants, *map(move_state_to_host, variants)]
     prospects = _screen_candidates(variants, compiler, fixed, pruned, calibration)
     flags_to_try = [*published_flags.values()]
     results = compile_best(prospects, compiler, log, flags_to_try, calibration) if has_compiler else []
@@ -222,7 +227,7 @@ def _screen_candidates(
     parsed = parse_fixed(fixed, (*named_program.parameter_names, *named_program.data_names), devices)
     # By options and sizes, those with the first policy and the first way to gather.
     first_prospects: dict[tuple[Any, ...], list[Prospect]] = {}
-    for variant in sorted(variants, key=lambda variant: (variant.policy, variant.gather)):
+    for variant in sorted(variants, key=lambda variant: (variant.policy, variant.gather, variant.has_offloaded_state)):
         screening = Screening(variant, compiler.hardware, compiler.make_link_model)
         key = (*map(repr, variant.options.values()), *variant.sizes.values())
         if key in first_prospects:
@@ -239,6 +244,7 @@ def _screen_candidates(
                     sizes=variant.sizes,
                     gather=variant.gather,
                     has_typed_reductions=variant.has_typed_reductions,
+                    has_offloaded_state=variant.has_offloaded_state,
                 )
             )
             for candidate in candidates
@@ -318,6 +324,7 @@ def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iter
         yield "mesh", axis, candidate.mesh.get(axis, 1)
     yield "policy", candidate.policy
     yield "gather", candidate.gather
+    yield "state", candidate.has_offloaded_state
     for name, value in candidate.options.items():
         yield "option", name, repr(value)
     for name, size in candidate.sizes.items():

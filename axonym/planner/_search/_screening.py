@@ -72,8 +72,13 @@ class Screening:
         """Returns the estimate of a candidate, and whether it is likely to fit."""
         named_program = self._variant.named_program
         memory: collections.Counter[str] = collections.Counter()
+        state_bytes = 0  # those on the host
         for group, shape in self._variant.arguments:
-            memory[group] += int(_count_bytes(shape, candidate, candidate.parameters))
+            size = int(_count_bytes(shape, candidate, candidate.parameters))
+            if group == "optimizer state" and candidate.has_offloaded_state:
+                state_bytes += size
+            else:
+                memory[group] += size
         argument_bytes = sum(memory.values())
 
         # A step reads its state and writes the new one, which takes as long whatever else it computes.
@@ -100,6 +105,7 @@ class Screening:
             traffic.add_reshard(source, target, runs)
         waiting, hidden = hide_sending(computing, traffic.waiting, traffic.hidden)
         host = 2 * max(sum(offloaded) / self._hardware.host_bandwidth - computing, 0.0)
+        host += 2 * state_bytes / self._hardware.host_bandwidth  # there and back, when all else is computed
         time = StepTime(computing, 0.0, waiting, hidden, host, "flops", ERRORS["flops"])
         fits = argument_bytes <= self._hardware.hbm_available
         saved_bytes = int(count_saved_bytes(named_program, candidate))

@@ -3,12 +3,14 @@
 import collections
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import equinox as eqx
 import jax
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from ...named._array import NamedArray, is_named_array
 from ...named._format import suggest_name
@@ -16,7 +18,7 @@ from ...nn import LayerStack, Stacked
 from ...partitioning._leaves import ARRAY_TYPES
 from ...partitioning._mapping import AxisMapping
 from ...tree_util import resize_axis
-from .._program._arguments import group_arguments
+from .._program._arguments import group_arguments, map_optimizer_state
 from .._program._named_program import (
     NamedProgram,
     NamedShape,
@@ -41,6 +43,7 @@ class StepVariant:
         sequences: The sequences that the step serves; 0 if it trains.
         gather: The name of how parameters are gathered; empty if they are as they are stored.
         gather_options: The options of `fsdp` for that.
+        has_offloaded_state: Whether the optimizer state is in the memory of the host between updates.
     """
 
     policy: str
@@ -56,6 +59,7 @@ class StepVariant:
     sequences: int = 0
     gather: str = ""
     gather_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    has_offloaded_state: bool = False
 
     @property
     def has_typed_reductions(self) -> bool:
@@ -207,6 +211,41 @@ def _explain_trace_error(error: Exception, arguments: Sequence[tuple[str, NamedS
 def vary_policy(variant: StepVariant, policy: Any) -> StepVariant | None:
     """Returns a step with another policy for its layers, not traced anew; None if it has no layers."""
     return replace(variant, args=_replace_policy(variant.args, policy)) if _has_layers(variant.args) else None
+
+
+def move_state_to_host(variant: StepVariant) -> StepVariant:
+    """Returns a step with the optimizer state in the memory of the host; it computes the same.
+
+    Raises:
+        ValueError: If no argument is optimizer state, or the step computes with it where it is.
+    """
+    if not any(group == "optimizer state" for group, _ in variant.arguments):
+        raise ValueError(
+            "`offload_state` is given, but no argument is optimizer state; pass that of Optax, or leave it out"
+        )
+    args = place_state_on_host(variant.args, AbstractMesh((1,), ("data",)))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as of `shard` without a mapping: only memories count here
+            jax.eval_shape(variant.fn, *args)
+    except Exception as error:
+        raise ValueError(
+            "`offload_state` is given, but the step computes with the optimizer state where it is; update it by an "
+            f"optimizer of `offloaded_optimizer`, or leave it out. JAX's error: {error}"
+        ) from error
+    return replace(variant, has_offloaded_state=True)
+
+
+def place_state_on_host(args: tuple[Any, ...], mesh: AbstractMesh) -> tuple[Any, ...]:
+    """Returns arguments with the arrays of the optimizer state in the memory of the host, but for scalars."""
+    sharding = NamedSharding(mesh, PartitionSpec(), memory_kind="pinned_host")
+
+    def place(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct) or not leaf.shape:
+            return leaf
+        return leaf.update(sharding=sharding)
+
+    return map_optimizer_state(place, args)
 
 
 def count_model_flops(variant: StepVariant) -> float:
