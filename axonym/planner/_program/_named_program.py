@@ -216,7 +216,7 @@ def find_shared_names(fn: Any, args: tuple[Any, ...], named_program: NamedProgra
     """Returns the program with its `shared_names`, and with arrays that tell which axes cannot share a mesh axis.
 
     Within a function of shards, arrays have no names. Whether it permits an axis of parameters and one of the data over
-    one mesh axis is found out by tracing the step so.
+    one mesh axis is found out by tracing the step so. The first axis of the data is taken as the batch.
     """
     data_names = {*named_program.data_names}
     names_of_products = [product.result.names for product in named_program.products]
@@ -226,11 +226,13 @@ def find_shared_names(fn: Any, args: tuple[Any, ...], named_program: NamedProgra
         shares_products = any(name in group and group & data_names for group in names_of_products)
         if shares_products and not meets_data and name not in named_program.looped:
             mapping = {other_name: other_name for other_name in _list_names(args)}
-            try:
-                _trace_with_names(fn, args, {**mapping, name: named_program.data_names[0]})
+            for data_name in named_program.data_names:
+                try:
+                    _trace_with_names(fn, args, {**mapping, name: data_name})
+                except Exception:  # of Axonym or of JAX, since the step itself can be traced
+                    arrays.add(frozenset({name, data_name}))
+            if frozenset({name, named_program.data_names[0]}) not in arrays:
                 shared_names.append(name)
-            except Exception:  # of Axonym or of JAX, since the step itself can be traced
-                arrays.add(frozenset({name, *data_names}))
     return replace(named_program, shared_names=tuple(shared_names), arrays=frozenset(arrays))
 
 
