@@ -45,6 +45,26 @@ def test_an_update_reads_elements_that_it_has_overwritten(accumulate):
         assert np.array_equal(shift(x), [y[0], y[0], y[1], y[3]])
 
 
+def test_the_gradient_of_a_weight_that_is_sharded_as_the_next_one():
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    batch, weight = P(("data", "fsdp")), P("fsdp", "tensor")
+    arrays = put(mesh, weight, 4, 32) - 1, put(mesh, weight, 32, 16) - 1, put(mesh, batch, 64, 16, 4) - 1
+
+    def compute_gradient(constrain, arrays):
+        def compute_loss(first, second, x):
+            return jnp.square(constrain(jnp.tanh(x @ first)).sum(1) @ second).mean()
+
+        return np.asarray(jax.jit(jax.grad(compute_loss))(*arrays))
+
+    def constrain(x):
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, batch))
+
+    expected = compute_gradient(lambda x: x, [np.asarray(array) for array in arrays])
+    largest = np.abs(expected).max()
+    assert np.abs(compute_gradient(constrain, arrays) - expected).max() < 1e-5 * largest
+    assert np.abs(compute_gradient(lambda x: x, arrays) - expected).max() > 0.1 * largest
+
+
 @ON_CPU
 def test_an_update_along_an_axis_that_has_just_been_sharded(auto_mesh):
     weight = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)

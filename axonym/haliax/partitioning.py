@@ -1,5 +1,6 @@
 """`haliax.partitioning`: mappings, shardings and compiled functions."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 from .. import partitioning
 from ..mesh import set_mesh as set_mesh
 from ..named._array import is_named_array
+from ..named._axis import Axis
 from ..named._axis_layout import get_entry_axes
 from ..partitioning import (
     PhysicalAxisSpec as PhysicalAxisSpec,
@@ -73,6 +75,8 @@ def shard_map(
 ) -> Any:
     """Runs a function on each device, on its own shard of every named array; see `axonym.shard_map`.
 
+    A spec may also be an axis or a named array, which stand for the spec of these axes by the mapping.
+
     Example:
         >>> import axonym.haliax as hax
         >>> import jax
@@ -82,9 +86,32 @@ def shard_map(
         Array([2., 2., 2., 2.], dtype=float32)
     """
     shmap_kwargs.setdefault("check_vma", check_rep)
-    return partitioning.shard_map(
-        f, mapping=axis_mapping, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **shmap_kwargs
-    )
+    if f is None:
+        return functools.partial(
+            shard_map, in_specs=in_specs, out_specs=out_specs, mesh=mesh, axis_mapping=axis_mapping, **shmap_kwargs
+        )
+
+    @functools.wraps(f)
+    def call_on_shards(*args: Any, **kwargs: Any) -> Any:
+        in_tree, out_tree = (_resolve_axes(specs, axis_mapping) for specs in (in_specs, out_specs))
+        if (in_tree is not None and not isinstance(in_tree, tuple | list)) or isinstance(in_tree, PartitionSpec):
+            in_tree = (in_tree,) * len(args)
+        mapped = partitioning.shard_map(
+            f, mapping=axis_mapping, mesh=mesh, in_specs=in_tree, out_specs=out_tree, **shmap_kwargs
+        )
+        return mapped(*args, **kwargs)
+
+    return call_on_shards
+
+
+def _resolve_axes(specs: Any, mapping: Any) -> Any:
+    """Returns a tree of specs with the spec by the mapping for each axis and each named array in it."""
+
+    def resolve(spec: Any) -> Any:
+        axes = spec.axes if is_named_array(spec) else spec
+        return pspec_for_axis(axes, mapping) if isinstance(spec, Axis) or is_named_array(spec) else spec
+
+    return jax.tree.map(resolve, specs, is_leaf=lambda x: isinstance(x, Axis | PartitionSpec) or is_named_array(x))
 
 
 class ResourceAxis(metaclass=StringHolderEnum):

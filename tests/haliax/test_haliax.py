@@ -289,6 +289,18 @@ def test_weighted_cross_entropy():
     assert loss.item() == pytest.approx(1.3862944)
 
 
+@pytest.mark.parametrize("as_argument", [lambda x: x, lambda x: x.array], ids=["named", "plain"])
+def test_specs_of_shard_map_may_be_axes(mesh, as_argument):
+    Batch = hax.Axis("batch", 8)
+    x = hax.arange(Batch)
+    with jax.set_mesh(mesh), hax.axis_mapping(MAPPING):
+        for in_specs in (Batch, (Batch,), [x]):
+            double = hax.shard_map(lambda x: 2 * x, in_specs=in_specs, out_specs=Batch)
+            result = double(as_argument(x))
+            assert getattr(result, "array", result).tolist() == [*range(0, 16, 2)]
+            assert result.sharding.spec == jax.sharding.PartitionSpec("data")
+
+
 def test_shard_map_takes_the_arguments_of_haliax(mesh):
     with jax.set_mesh(mesh):
         double = hax.shard_map(lambda x: 2 * x, axis_mapping=MAPPING, check_rep=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import axonym as nym
@@ -302,6 +303,8 @@ def test_wrong_arguments_are_refused():
         communication_report(lowered, jnp.ones(8))
     with pytest.raises(TypeError, match="`fn` is a function, or what `lower` or `compile` returns; it was int"):
         communication_report(3)
+    with pytest.raises(TypeError, match=r"`nnx\.jit` does not show its program; compile a function of `nnx\.split"):
+        nym.planner.communication_report(nnx.jit(lambda x: x + 1), jnp.ones(8))
     with pytest.raises(ValueError, match="there is no collective 'gather'; the kinds are 'all-gather'"):
         communication_report(lowered).select(kind="gather")
     with pytest.raises(ValueError, match="no axis 'data'; the mesh has no axes, the arguments have no names"):

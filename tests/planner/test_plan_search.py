@@ -665,11 +665,68 @@ def test_tokens_are_whole_numbers_with_axes_of_the_data():
     def step(weight, count, tokens):
         return nym.sum(nym.take(weight, "vocab", tokens)).array + count
 
-    arguments = make_shape(vocab=BATCH, embed=EMBED), make_shape("int32"), make_shape("int32", batch=BATCH, pos=4)
-    found = nym.planner.plan(step, *arguments, devices="cpu:4", fixed={"mesh": {"data": 4}}, budget=1e-9)
-    assert (found.tokens, found.samples) == (4 * BATCH, BATCH) and "tokens/s" in str(found)
+    for axes in ({"vocab": BATCH, "embed": EMBED}, {"vocab": BATCH, "pos": 4}):  # parameters may have positions, too
+        arguments = make_shape(**axes), make_shape("int32"), make_shape("int32", batch=BATCH, pos=4)
+        found = nym.planner.plan(step, *arguments, devices="cpu:4", fixed={"mesh": {"data": 4}}, budget=1e-9)
+        assert (found.tokens, found.samples) == (4 * BATCH, BATCH) and "tokens/s" in str(found)
     found = nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=1e-9)
     assert (found.tokens, found.samples) == (0, BATCH)
+
+
+def test_a_step_with_frozen_parameters_is_planned(cache):
+    model = {"embed": make_shape(pixel=PIXEL, embed=EMBED), "head": make_shape(embed=EMBED, mlp=MLP)}
+    trained, frozen = eqx.partition(model, {"embed": False, "head": True})
+
+    def step(trained, frozen, x):
+        weights = eqx.combine(trained, frozen)
+        return nym.mean(nym.dot(nym.dot(x, weights["embed"], axis="pixel"), weights["head"], axis="embed")).array
+
+    plan = nym.planner.plan(step, trained, frozen, X, devices="cpu:4", fixed=DATA, cache=cache)
+    assert plan.fits and plan.samples == BATCH
+
+
+def test_policies_with_which_a_step_cannot_be_traced_are_noted(cache):
+    trained, rest = eqx.partition(make_model(), {"first": False, "blocks": True})
+
+    def step(trained, x):
+        def compute_loss(trained):
+            model = eqx.combine(trained, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), rest))
+            return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
+
+        return jax.grad(compute_loss)(trained)
+
+    policies = {"none": False, "layers": True}
+    plan = nym.planner.plan(step, trained, X, devices="cpu:4", fixed=DATA, policies=policies, cache=cache)
+    assert plan.policy == "none"
+    [note] = [note for note in plan.notes if note.startswith("policy 'layers' was not tried, since the step cannot be")]
+    assert note.endswith("so pass the whole model as its first argument")
+
+
+class ConvolutionBlock(eqx.Module):
+    convolution: nym.nn.Conv
+
+    def __call__(self, x):
+        return x + self.convolution(x).rename({"out": "embed"})
+
+
+def test_candidates_that_jax_cannot_trace_are_left_out(cache):
+    """Convolutions have no rule for stages on Explicit mesh axes."""
+    Layers, Embed = nym.make_axes(layers=4, embed=EMBED)
+
+    def make_block(*, key):
+        return ConvolutionBlock(nym.nn.Conv.init("pixel", Embed, Embed.alias("out"), 3, padding="SAME", key=key))
+
+    stack = eqx.filter_eval_shape(Stacked.init(Layers, make_block), key=jax.random.split(jax.random.key(0), 4))
+
+    def step(stack, x):
+        return jax.grad(lambda stack: nym.mean(nym.square(stack.fold(x))).array)(stack)
+
+    x = make_shape(batch=8, pixel=PIXEL, embed=EMBED)
+    fixed = {"compute": dict.fromkeys(("pixel", "embed", "out", "kernel_pixel")), "parameters": {"embed": None}}
+    plan = nym.planner.plan(step, stack, x, devices="cpu:4", fixed=fixed, cache=cache)
+    assert plan.fits and not plan.best.candidate.layers
+    [problem] = [evaluation.problem for evaluation in plan.evaluations if evaluation.problem]
+    assert "reshape is not supported" in problem
 
 
 def test_images_are_counted_as_samples():

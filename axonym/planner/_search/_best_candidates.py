@@ -292,7 +292,7 @@ class _Search:
         prospect, is_first = expected.prospect, len(self.results) < _FIRST_COMPILED
         if not is_first and expected.cost > best:
             return False
-        if self._has_better_policy(prospect) or self._has_smaller_misfit(prospect):
+        if self._has_better_policy(prospect) or self._has_smaller_misfit(prospect) or self._has_failed_stages(prospect):
             return False
         return is_first or expected.cost + self._measure_excess(prospect, speed) <= best
 
@@ -327,6 +327,15 @@ class _Search:
         other_bytes = min((evaluation.bytes - compiled.held_bytes for evaluation, compiled in possible), default=0.0)
         fits = prospect.held_bytes + max(other_bytes, 0.0) <= self._compiler.hardware.hbm_available
         return prospect.is_likely_to_fit and fits
+
+    def _has_failed_stages(self, prospect: Prospect) -> bool:
+        """Returns whether a candidate has stages of layers that could not be compiled as stages before.
+
+        Where JAX lacks a rule for an operation in stages, as for convolutions, no mesh changes that.
+        """
+        layers = prospect.estimate.candidate.layers
+        results = self.results.values()
+        return bool(layers) and any(result.problem and result.candidate.layers == layers for result, _ in results)
 
     def _has_smaller_misfit(self, prospect: Prospect) -> bool:
         """Returns whether a candidate that is unlikely to fit holds more than one with its policy that does not."""

@@ -150,6 +150,13 @@ def plan(
     if best.flags:
         compiler_options = published_flags[best.flags].options
     choice_notes = [describe_policy(best.policy, proposed)] if proposed else []
+    traced_policies = {variant.policy for variant in variants}
+    choice_notes += [
+        f"policy {policy!r} was not tried, since the step cannot be traced with it; a step that takes a part of the "
+        "model from outside has that with its own policy, so pass the whole model as its first argument"
+        for policy in policies or ()
+        if policy not in traced_policies
+    ]
     if proposed and results and ranked[0].is_usable:
         compiled_policies = {evaluation.candidate.policy for evaluation, _ in results}
         choice_notes += describe_unsaved(best.policy, compiled_policies, proposed)
@@ -380,20 +387,22 @@ def _count_samples(variant: StepVariant) -> int:
 
 
 def _count_tokens(variant: StepVariant, least_axes: int) -> int:
-    """Returns the elements of the largest array of integers with that many axes of the data at least; 0 if none has.
+    """Returns the elements of the largest array of integers with that many axes at least; 0 if none has.
 
-    Such are batch and positions. Bytes, such as those of images, are no tokens.
+    Such are batch and positions, of which one is an axis of the data: parameters may have positions, too. Bytes, such
+    as those of images, are no tokens.
     """
     names = set(variant.named_program.data_names)
     tokens = [
         array.array.size
         for array in _list_arrays(variant)
         if jnp.issubdtype(array.dtype, jnp.integer) and array.dtype.itemsize > 1
-        if len(names.intersection(array.names)) >= least_axes
+        if array.ndim >= least_axes and not names.isdisjoint(array.names)
     ]
     return max(tokens, default=0)
 
 
 def _list_arrays(variant: StepVariant) -> list[NamedArray]:
     leaves = jax.tree.leaves(variant.args, is_leaf=is_named_array)
-    return [leaf for leaf in leaves if isinstance(leaf, NamedArray)]
+    # `eqx.partition` puts None in the place of an array.
+    return [leaf for leaf in leaves if isinstance(leaf, NamedArray) and leaf.array is not None]
