@@ -146,7 +146,8 @@ def test_python_objects_are_refused_before_anything_is_written(tmp_path):
 
 
 def test_headers_that_are_no_json_are_errors(tmp_path):
-    for header, message in ((b"[]", "its header is no object in JSON"), (b"[" * 100_000, "maximum recursion depth")):
+    too_deep = "(maximum recursion depth|Stack overflow)"  # of Python before 3.14, and since
+    for header, message in ((b"[]", "its header is no object in JSON"), (b"[" * 100_000, too_deep)):
         checksum = zlib.crc32(header).to_bytes(4, "little")
         text = b"axonym leaves 1\n" + len(header).to_bytes(8, "little") + checksum + header
         (tmp_path / "tree").write_bytes(text)
