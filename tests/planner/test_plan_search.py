@@ -725,8 +725,9 @@ def test_candidates_that_jax_cannot_trace_are_left_out(cache):
     fixed = {"compute": dict.fromkeys(("pixel", "embed", "out", "kernel_pixel")), "parameters": {"embed": None}}
     plan = nym.planner.plan(step, stack, x, devices="cpu:4", fixed=fixed, cache=cache)
     assert plan.fits and not plan.best.candidate.layers
-    [problem] = [evaluation.problem for evaluation in plan.evaluations if evaluation.problem]
-    assert "reshape is not supported" in problem
+    [with_stages] = [evaluation for evaluation in plan.evaluations if evaluation.candidate.layers]
+    assert "reshape is not supported" in with_stages.problem
+    assert any(note.startswith("stages of 'layers' were left out, since one cannot be comp") for note in plan.notes)
 
 
 def test_images_are_counted_as_samples():

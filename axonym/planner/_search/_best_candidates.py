@@ -237,6 +237,9 @@ class _Search:
             evaluation = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=True)
             self._compile_seconds.append(time.monotonic() - start)
             self.results[evaluation.candidate.key] = evaluation, prospect
+            if evaluation.problem and evaluation.candidate.layers:
+                layers = ", ".join(map(repr, evaluation.candidate.layers))
+                self._log.note(f"stages of {layers} were left out, since one cannot be compiled: {evaluation.problem}")
             if evaluation.is_usable:
                 best = min(best, speed.scale(evaluation).cost)
             if self._count_failed() == len(self.results) == min(_MOST_FAILED, len(self._prospects)):

@@ -309,6 +309,7 @@ def _list_alternatives(prospects: Sequence[Prospect], evaluations: Sequence[Eval
     names = {name for candidate in candidates for name in (*candidate.compute, *candidate.parameters)}
     axes = {axis for candidate in candidates for axis in candidate.mesh}
     compiled_keys = {evaluation.candidate.key for evaluation in evaluations}
+    failed_layers = {evaluation.candidate.layers for evaluation in evaluations if evaluation.problem} - {()}
     listed_choices: set[tuple[Any, ...]] = set()
     for evaluation in evaluations:
         listed_choices.update(_list_choices(evaluation.candidate, names, axes))
@@ -316,6 +317,8 @@ def _list_alternatives(prospects: Sequence[Prospect], evaluations: Sequence[Eval
     for prospect in prospects:
         candidate = prospect.estimate.candidate
         choices = set(_list_choices(candidate, names, axes))
+        if candidate.layers in failed_layers:
+            continue
         if not choices <= listed_choices and candidate.key not in compiled_keys:
             alternatives.append(prospect.estimate)
             listed_choices |= choices
