@@ -15,7 +15,7 @@ import collections
 import dataclasses
 import datetime
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,30 +119,27 @@ def count_ordered_pairs(page: str) -> str:
 
     Runs are compared by the seconds of a device for each token. Those less than 10 % apart do not count.
     """
-    cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in page.splitlines()]
-    times = {row[0]: (float(row[1]), float(row[2])) for row in cells if len(row) == 10 and row[3].endswith("%")}
-    counts: collections.Counter[tuple[bool, bool]] = collections.Counter()
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in page.splitlines()]
+    seconds = {row[0]: [*map(float, row[1:3])] for row in rows if len(row) == 10 and row[3].endswith("%")}
+    same_kind, other_kind = list[bool](), list[bool]()
     for first, second in itertools.combinations(RUNS.values(), 2):
         if all(first.sizes[name] == second.sizes[name] for name in ("layers", "embed", "mlp", "vocab")):
-            (published, predicted), (other_published, other_predicted) = (
-                [seconds * count_devices(run) / count_tokens(run) for seconds in times[format_title(run)]]
-                for run in (first, second)
-            )
+            published, predicted = measure_token_seconds(first, seconds)
+            other_published, other_predicted = measure_token_seconds(second, seconds)
             if max(published, other_published) >= 1.1 * min(published, other_published):
+                is_same = get_hardware(first.devices) == get_hardware(second.devices)
                 is_right = (published < other_published) == (predicted < other_predicted)
-                counts[get_hardware(first.devices) == get_hardware(second.devices), is_right] += 1
-    return "\n".join(
-        f"{counts[is_same, True]} of {counts[is_same, True] + counts[is_same, False]} pairs on {devices} are right"
-        for is_same, devices in ((True, "devices of one kind"), (False, "devices of two kinds"))
+                (same_kind if is_same else other_kind).append(is_right)
+    return (
+        f"{sum(same_kind)} of {len(same_kind)} pairs on devices of one kind are right\n"
+        f"{sum(other_kind)} of {len(other_kind)} pairs on devices of two kinds are right"
     )
 
 
-def count_devices(run: Run) -> int:
-    return len(described_devices(run.devices))
-
-
-def count_tokens(run: Run) -> int:
-    return run.sizes["batch"] * run.sizes["pos"]
+def measure_token_seconds(run: Run, seconds: Mapping[str, Sequence[float]]) -> list[float]:
+    """Returns the published and the predicted seconds of a device for each token, from those of a step by title."""
+    devices, tokens = len(described_devices(run.devices)), run.sizes["batch"] * run.sizes["pos"]
+    return [devices * step_seconds / tokens for step_seconds in seconds[format_title(run)]]
 
 
 def format_title(run: Run) -> str:

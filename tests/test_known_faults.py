@@ -380,6 +380,19 @@ def test_donating_a_sharded_array_twice_ends_the_process():
         assert done.returncode < 0, done.stderr
 
 
+DONATE_HOST = """
+import jax
+x = jax.device_put(jax.numpy.ones((8, 4)), jax.memory.Space.Host)
+jax.jit(lambda x: jax.device_put(x, jax.memory.Space.Device) * 2, donate_argnums=0)(x)
+"""
+
+
+@ON_CPU
+def test_donating_an_array_on_the_host_ends_the_process():
+    done = subprocess.run([sys.executable, "-c", DONATE_HOST], capture_output=True, text=True)
+    assert done.returncode < 0, done.stderr
+
+
 DISPATCH = """
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 8)

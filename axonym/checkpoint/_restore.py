@@ -314,7 +314,7 @@ def get_stored_sharding(saved: LeafMetadata, requested: LeafMetadata, sharding: 
         if order is not None:
             entries = [entries[order.index(dim)] for dim in range(len(order))]
         key_entries = [None] * (len(saved.stored_shape) - len(saved.shape))  # of the data of random keys
-        return NamedSharding(sharding.mesh, P(*entries, *key_entries))
+        return NamedSharding(sharding.mesh, P(*entries, *key_entries), memory_kind=sharding.memory_kind)
     if order is not None and sharding is not None and not isinstance(sharding, SingleDeviceSharding):
         raise ValueError(f"{saved.path} cannot be transposed onto {sharding}; pass a mesh")
     return sharding

@@ -9,6 +9,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from .. import partitioning
 from ..mesh import set_mesh as set_mesh
+from ..named._arguments import check_callable
 from ..named._array import is_named_array
 from ..named._axis import Axis
 from ..named._axis_layout import get_entry_axes
@@ -77,6 +78,9 @@ def shard_map(
 
     A spec may also be an axis or a named array, which stand for the spec of these axes by the mapping.
 
+    Raises:
+        ValueError: When called, if such a spec has other axes than the named array that it is for.
+
     Example:
         >>> import axonym.haliax as hax
         >>> import jax
@@ -91,27 +95,51 @@ def shard_map(
             shard_map, in_specs=in_specs, out_specs=out_specs, mesh=mesh, axis_mapping=axis_mapping, **shmap_kwargs
         )
 
+    options = {"mapping": axis_mapping, "mesh": mesh, **shmap_kwargs}
+    if not any(_list_axes(spec) for spec in jax.tree.leaves((in_specs, out_specs), is_leaf=is_named_array)):
+        return partitioning.shard_map(f, in_specs=in_specs, out_specs=out_specs, **options)
+    check_callable("shard_map", f)
+
     @functools.wraps(f)
     def call_on_shards(*args: Any, **kwargs: Any) -> Any:
-        in_tree, out_tree = (_resolve_axes(specs, axis_mapping) for specs in (in_specs, out_specs))
-        if (in_tree is not None and not isinstance(in_tree, tuple | list)) or isinstance(in_tree, PartitionSpec):
-            in_tree = (in_tree,) * len(args)
-        mapped = partitioning.shard_map(
-            f, mapping=axis_mapping, mesh=mesh, in_specs=in_tree, out_specs=out_tree, **shmap_kwargs
-        )
-        return mapped(*args, **kwargs)
+        def call_checked(*shards: Any, **shard_kwargs: Any) -> Any:
+            result = f(*shards, **shard_kwargs)
+            _check_axes(result, out_specs, "result")
+            return result
+
+        specs = in_specs if in_specs is None or isinstance(in_specs, tuple | list) else (in_specs,) * len(args)
+        for arg, spec in zip(args, specs or (), strict=False):
+            _check_axes(arg, spec, "argument")
+        in_tree, out_tree = (_resolve_axes(tree, axis_mapping) for tree in (specs, out_specs))
+        return partitioning.shard_map(call_checked, in_specs=in_tree, out_specs=out_tree, **options)(*args, **kwargs)
 
     return call_on_shards
 
 
+def _list_axes(spec: Any) -> tuple[Axis, ...]:
+    """Returns the axes that a spec is given as, none for other specs."""
+    if is_named_array(spec):
+        return spec.axes
+    return (spec,) if isinstance(spec, Axis) else ()
+
+
 def _resolve_axes(specs: Any, mapping: Any) -> Any:
-    """Returns a tree of specs with the spec by the mapping for each axis and each named array in it."""
+    """Returns a tree of specs with the spec by the mapping in place of axes and named arrays."""
+    return jax.tree.map(
+        lambda spec: pspec_for_axis(_list_axes(spec), mapping) if _list_axes(spec) else spec,
+        specs,
+        is_leaf=lambda spec: is_named_array(spec) or isinstance(spec, Axis | PartitionSpec),
+    )
 
-    def resolve(spec: Any) -> Any:
-        axes = spec.axes if is_named_array(spec) else spec
-        return pspec_for_axis(axes, mapping) if isinstance(spec, Axis) or is_named_array(spec) else spec
 
-    return jax.tree.map(resolve, specs, is_leaf=lambda x: isinstance(x, Axis | PartitionSpec) or is_named_array(x))
+def _check_axes(value: Any, spec: Any, what: str) -> None:
+    """Raises a ValueError if a spec of axes has others than a named array: specs go by position."""
+    names = [axis.name for axis in _list_axes(spec)]
+    if names and is_named_array(value) and [*value.names] != names:
+        raise ValueError(
+            f"`shard_map` has the axes {', '.join(names)} as the spec of a named {what} with the axes "
+            f"{', '.join(value.names)}; leave the spec out, since names say it, or give a `PartitionSpec`"
+        )
 
 
 class ResourceAxis(metaclass=StringHolderEnum):

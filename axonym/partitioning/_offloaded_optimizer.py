@@ -16,7 +16,10 @@ def offloaded_optimizer(optimizer: Transformation) -> Transformation | Optimizer
     `init` puts the arrays of the state there. `update` copies them to the device, updates, and copies the new ones to
     the host, inside and outside jit alike. A state that the given optimizer's own `init` made stays on the device, so
     one step serves both, which `axonym.planner.plan(..., offload_state=True)` compares. Scalars, such as step counts,
-    stay on the device.
+    stay on the device. Wrap all of an optimizer, also `optax.chain` and `MultiSteps(...).gradient_transformation()`.
+
+    On a single device, a step that donates the state donates the parameters as well, or returns the state first:
+    otherwise JAX ends the process, see [known faults](../known-faults.md#donating-an-array-on-the-host).
 
     Args:
         optimizer: Anything with `init(params)` and `update(gradients, state, params)`, such as an Optax optimizer or
@@ -42,24 +45,29 @@ def offloaded_optimizer(optimizer: Transformation) -> Transformation | Optimizer
     inner: Any = optimizer
 
     def init(params: Any) -> Any:
-        return jax.tree.map(lambda leaf: _move(leaf, is_on_host=True), inner.init(params))
+        return _move(inner.init(params), jax.memory.Space.Host)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        fetched = jax.tree.map(lambda leaf: _move(leaf, is_on_host=False), state)
-        new_updates, new_state = inner.update(updates, fetched, params, **extra)
-        stored = jax.tree.map(lambda leaf, old: _move(leaf, _is_on_host(old)), new_state, state)
-        return new_updates, stored
+        new_updates, new_state = inner.update(updates, _move(state, jax.memory.Space.Device), params, **extra)
+        is_on_host = any(map(_is_on_host, jax.tree.leaves(state)))
+        return new_updates, _move(new_state, jax.memory.Space.Host) if is_on_host else new_state
 
     if isinstance(inner, tuple) and hasattr(inner, "_replace"):
         return inner._replace(init=init, update=update)  # pyright: ignore[reportAttributeAccessIssue]
     return Optimizer(init, update)
 
 
-def _move(leaf: Any, is_on_host: bool) -> Any:
-    """Returns a leaf in the memory of the host or of the device; scalars, and what is no array, as they are."""
-    if not isinstance(leaf, jax.Array) or leaf.ndim == 0 or _is_on_host(leaf) == is_on_host:
-        return leaf
-    return jax.device_put(leaf, jax.memory.Space.Host if is_on_host else jax.memory.Space.Device)
+def _move(state: Any, memory: Any) -> Any:
+    """Returns a state with its arrays in a memory, but for scalars."""
+    is_to_host = memory == jax.memory.Space.Host
+    return jax.tree.map(
+        lambda leaf: jax.device_put(leaf, memory) if _is_movable(leaf) and _is_on_host(leaf) != is_to_host else leaf,
+        state,
+    )
+
+
+def _is_movable(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.ndim > 0
 
 
 def _is_on_host(leaf: Any) -> bool:

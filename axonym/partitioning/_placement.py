@@ -19,9 +19,6 @@ from ..named._cache import cached_plan
 from ._active_mesh import MeshLike, describe_mixed_types
 
 
-_HOST_MEMORIES = ("pinned_host", "unpinned_host")
-
-
 def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh: MeshLike) -> list[Any]:
     """Returns the leaves of a tree, each placed by its sharding if it has one; the list itself if nothing changes."""
     is_traced = is_tracing()
@@ -35,7 +32,7 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
             continue
         leaf = leaves[position]
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            placed = resolve_unconstrained(_keep_memory(sharding, leaf.sharding), leaf.sharding)
+            placed = resolve_unconstrained(keep_memory(sharding, leaf.sharding), leaf.sharding)
             changed[position] = leaf.update(sharding=placed)
         elif is_traced:
             constraints[position] = sharding
@@ -43,7 +40,7 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
             current = getattr(leaf, "sharding", None)
             if current is sharding or current == sharding:  # mostly one object: shardings are cached
                 continue
-            target = _keep_memory(sharding, current)
+            target = keep_memory(sharding, current)
             if current is None or not _is_equivalent(current, target, leaf.ndim):
                 moves[position] = resolve_unconstrained(target, current)
     if constraints:
@@ -57,10 +54,10 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
     return [changed.get(position, leaf) for position, leaf in enumerate(leaves)] if changed else leaves
 
 
-def _keep_memory(sharding: NamedSharding, current: Any) -> NamedSharding:
-    """Returns a sharding in the memory of the host if an array's own is there."""
+def keep_memory(sharding: NamedSharding, current: Any) -> NamedSharding:
+    """Returns a sharding in the memory of an array's own if that is not the memory of the device."""
     kind = getattr(current, "memory_kind", None)
-    return sharding.with_memory_kind(kind) if kind in _HOST_MEMORIES else sharding
+    return sharding if kind in (None, "device") else sharding.with_memory_kind(kind)
 
 
 def rewrap_arrays(nodes: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:

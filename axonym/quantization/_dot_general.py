@@ -203,9 +203,9 @@ class Float8DotGeneral(OverwriteWithGradient):
 
     The operands are multiplied as `float8_e4m3fn`, and the gradient of the result as `float8_e5m2` with the operands
     ([Micikevicius et al., 2022](https://arxiv.org/abs/2209.05433)); a device adds up in `float32`, and several devices
-    in `bfloat16` if operands and results are, as they do for products in `bfloat16`. Each of the three
-    tensors has one scale, with which the largest magnitude of the last steps becomes the largest number of the type;
-    larger ones are clipped. So the scale is known before the tensor is. In the first step it is 1.
+    in `bfloat16` if operands and results are. These are rounded twice then, before and after they are scaled. Each of
+    the three tensors has one scale, with which the largest magnitude of the last steps becomes the largest number of
+    the type; larger ones are clipped. So the scale is known before the tensor is. In the first step it is 1.
 
     The largest magnitudes of the last steps, newest first, are arrays of the module. Their gradient has those of this
     step as its first elements, and zeros as the others; `apply_updates` puts them in front of the histories. Where JAX
@@ -340,9 +340,9 @@ class _Options(NamedTuple):
 
 
 def _choose_sum_dtype(dtype: Any) -> Any:
-    """Returns the element type in which devices add up products whose scaled result is to be in a type.
+    """Returns the type in which devices add up their products: `bfloat16` if the result has it, or else `float32`.
 
-    Before they are scaled, products do not fit into the range of `float16`. Each device adds up its own in `float32`.
+    In `float16`, products would overflow before they are scaled. Each device adds up its own in `float32`.
     """
     return jnp.bfloat16 if dtype == jnp.bfloat16 else jnp.float32
 

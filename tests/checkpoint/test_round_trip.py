@@ -122,6 +122,21 @@ def test_other_meshes_and_one_device_both_ways(kind: AxisType, tmp_path: Path) -
     assert_same(jax.device_get(back["model"]), jax.device_get(state["model"]))
 
 
+def test_arrays_return_to_the_memory_of_the_host(tmp_path: Path, mesh: jax.sharding.Mesh) -> None:
+    mapping = {"embed": "data"}
+    optimizer = nym.offloaded_optimizer(optax.adam(1e-3))
+    with jax.set_mesh(mesh):
+        state = nym.shard(optimizer.init(nym.ones({"embed": 8, "mlp": 4})), mapping)
+        nym.checkpoint.save(tmp_path, state, step=0)
+        for options in ({}, {"mapping": mapping}):
+            restored = nym.checkpoint.restore(tmp_path, state, **options)
+            for array, expected in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+                assert array.sharding == expected.sharding
+                assert array.sharding.memory_kind == ("pinned_host" if array.ndim else "device")
+        sharding = nym.infer_resource_partitions(state[0].mu, mapping, preserve_existing_shardings=False)
+        assert sharding.memory_kind == "pinned_host"
+
+
 def test_another_order_of_axes_is_transposed_back(tmp_path: Path, mesh: jax.sharding.Mesh) -> None:
     weight = nym.random.normal(jax.random.key(0), (Mlp, Embed))
     keys = nym.named(jax.random.split(jax.random.key(1), (4, 8)), (Mlp, Embed))

@@ -195,7 +195,7 @@ def read_program(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Repo
 
 def make_traceable(fn: Any) -> Any:
     """Returns the function itself if `named_jit` or `jax.jit` made it, otherwise `named_jit` of it."""
-    if type(fn).__module__.startswith("flax.nnx"):
+    if type(fn).__module__ == "flax.nnx.transforms.compilation":
         raise TypeError(
             "a function of `nnx.jit` does not show its program; compile a function of `nnx.split((model, optimizer))` "
             "with `jax.jit` that merges both and returns the new state"

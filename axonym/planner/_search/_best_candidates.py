@@ -25,6 +25,7 @@ _MOST_TIMED = 4
 _MOST_OF_A_MESH = 5  # ways to compute with the same mesh and policy that are compiled before those with others
 _MOST_SMALL = 4  # candidates that are compiled besides if nothing fits, the smallest of the others
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
+_MOST_FAILED_STAGES = 2  # candidates with stages that may fail until those with others are left out
 _COMPILE_BUDGET_SHARE = 0.6  # for TPUs; what remains is for timing the best candidates, which takes minutes each
 _BEST_SLOWDOWN = 1.2  # a step is expected to compute as many times as long as screened, at best
 _TIMED_GAIN = 0.02  # a candidate that should be faster than the best timed one by less is not timed
@@ -237,9 +238,10 @@ class _Search:
             evaluation = self._compiler.compile(prospect.estimate, prospect.variant, stop_early=True)
             self._compile_seconds.append(time.monotonic() - start)
             self.results[evaluation.candidate.key] = evaluation, prospect
-            if evaluation.problem and evaluation.candidate.layers:
-                layers = ", ".join(map(repr, evaluation.candidate.layers))
-                self._log.note(f"stages of {layers} were left out, since one cannot be compiled: {evaluation.problem}")
+            layers = evaluation.candidate.layers
+            if evaluation.problem and layers and self._count_failed(layers) == _MOST_FAILED_STAGES:
+                names = ", ".join(map(repr, layers))
+                self._log.note(f"other stages of {names} were left out, since two failed: {evaluation.problem}")
             if evaluation.is_usable:
                 best = min(best, speed.scale(evaluation).cost)
             if self._count_failed() == len(self.results) == min(_MOST_FAILED, len(self._prospects)):
@@ -332,13 +334,12 @@ class _Search:
         return prospect.is_likely_to_fit and fits
 
     def _has_failed_stages(self, prospect: Prospect) -> bool:
-        """Returns whether a candidate has stages of layers that could not be compiled as stages before.
+        """Returns whether two candidates with stages of the same layers could not be compiled.
 
         Where JAX lacks a rule for an operation in stages, as for convolutions, no mesh changes that.
         """
         layers = prospect.estimate.candidate.layers
-        results = self.results.values()
-        return bool(layers) and any(result.problem and result.candidate.layers == layers for result, _ in results)
+        return bool(layers) and self._count_failed(layers) >= _MOST_FAILED_STAGES
 
     def _has_smaller_misfit(self, prospect: Prospect) -> bool:
         """Returns whether a candidate that is unlikely to fit holds more than one with its policy that does not."""
@@ -353,8 +354,10 @@ class _Search:
             for key, (evaluation, compiled) in self.results.items()
         )
 
-    def _count_failed(self) -> int:
-        return sum(bool(evaluation.problem) for evaluation, _ in self.results.values())
+    def _count_failed(self, layers: tuple[str, ...] = ()) -> int:
+        """Returns how many candidates could not be compiled, with stages of layers if there are any."""
+        failed = [evaluation.candidate for evaluation, _ in self.results.values() if evaluation.problem]
+        return sum(not layers or candidate.layers == layers for candidate in failed)
 
     def _time(self, limit: int) -> None:
         """Compiles the best candidates with code, for their times; each of them tells the speed of others."""

@@ -86,11 +86,11 @@ class CandidateCompiler:
                 compiler_options=self.compiler_options,
                 cache=self.cache,
             )
+        # The step itself can be traced, so an error is one of the candidate. JAX has classes of its own, as for
+        # operations that lack a rule for Explicit axes. A full disk concerns all candidates.
         except Exception as error:
             if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-                raise  # such as of a full disk, which other candidates need, too
-            # The step itself can be traced, so this is an error of the candidate. JAX has classes of its own, as for
-            # operations that lack a rule for Explicit axes.
+                raise
             self.errors.append(error)
             lines = str(error).splitlines() or [repr(error)]
             problem = lines[0]

@@ -152,8 +152,9 @@ def plan(
     choice_notes = [describe_policy(best.policy, proposed)] if proposed else []
     traced_policies = {variant.policy for variant in variants}
     choice_notes += [
-        f"policy {policy!r} was not tried, since the step cannot be traced with it; a step that takes a part of the "
-        "model from outside has that with its own policy, so pass the whole model as its first argument"
+        f"policy {policy!r} was not tried, since the step cannot be traced with it, as the reasons for what is left "
+        "out say; a step that takes a part of the model from outside has that with its own policy, so pass the whole "
+        "model as its first argument"
         for policy in policies or ()
         if policy not in traced_policies
     ]
@@ -178,7 +179,7 @@ def plan(
         versions=versions,
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - start_time,
-        notes=(*_list_notes(fn, args, variants[0]), *fixed_notes, *choice_notes, *log.notes),
+        notes=(*_list_notes(fn, args, variants[0], offload_state), *fixed_notes, *choice_notes, *log.notes),
         screened=best_as_screened,
         samples=ranked[0].samples,
         stopped_by=log.stopped_by,
@@ -204,12 +205,12 @@ def _check_request(fn: Any, top: Any, budget: Any) -> None:
         raise ValueError(f"`budget` is above 0 seconds, or None for no limit; it was {budget!r}")
 
 
-def _list_notes(fn: Any, args: Sequence[Any], variant: StepVariant) -> Iterator[str]:
+def _list_notes(fn: Any, args: Sequence[Any], variant: StepVariant, offload_state: bool) -> Iterator[str]:
     """Yields notes on what the search does with a step that its author may not expect."""
     if isinstance(fn, NamedJit) and fn.has_mapping:
         yield "the mappings of the step are replaced by those of the plan"
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
-    if any(getattr(sharding, "memory_kind", None) == "pinned_host" for sharding in shardings):
+    if not offload_state and any(getattr(sharding, "memory_kind", None) == "pinned_host" for sharding in shardings):
         yield "arguments in the memory of the host are planned in that of the device"
     arrays = [leaf for leaf in jax.tree.leaves(variant.args[0]) if isinstance(leaf, jax.ShapeDtypeStruct)]
     if not any(jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays):
@@ -232,7 +233,7 @@ def _screen_candidates(
     devices = len(compiler.devices)
     named_program = variants[0].named_program  # all have the same names
     parsed = parse_fixed(fixed, (*named_program.parameter_names, *named_program.data_names), devices)
-    # By options and sizes, those with the first policy and the first way to gather.
+    # By options and sizes, those with the first policy, the first way to gather, and the state on the device.
     first_prospects: dict[tuple[Any, ...], list[Prospect]] = {}
     for variant in sorted(variants, key=lambda variant: (variant.policy, variant.gather, variant.has_offloaded_state)):
         screening = Screening(variant, compiler.hardware, compiler.make_link_model)
@@ -266,7 +267,7 @@ def _screen_candidates(
 
 
 def _choose_promising(prospects: Sequence[Prospect]) -> list[Candidate]:
-    """Returns the candidates to screen with further policies: those up to `_PROMISING` times as slow as the best.
+    """Returns the candidates to screen with further settings: those up to `_PROMISING` times as slow as the best.
 
     A policy makes a step longer or shorter by what is recomputed, which is less.
     """
@@ -309,7 +310,8 @@ def _list_alternatives(prospects: Sequence[Prospect], evaluations: Sequence[Eval
     names = {name for candidate in candidates for name in (*candidate.compute, *candidate.parameters)}
     axes = {axis for candidate in candidates for axis in candidate.mesh}
     compiled_keys = {evaluation.candidate.key for evaluation in evaluations}
-    failed_layers = {evaluation.candidate.layers for evaluation in evaluations if evaluation.problem} - {()}
+    stages = collections.Counter(evaluation.candidate.layers for evaluation in evaluations if evaluation.problem)
+    failed_layers = {layers for layers in stages if layers}
     listed_choices: set[tuple[Any, ...]] = set()
     for evaluation in evaluations:
         listed_choices.update(_list_choices(evaluation.candidate, names, axes))

@@ -3,7 +3,6 @@
 import collections
 import functools
 import itertools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -223,15 +222,14 @@ def move_state_to_host(variant: StepVariant) -> StepVariant:
         raise ValueError(
             "`offload_state` is given, but no argument is optimizer state; pass that of Optax, or leave it out"
         )
-    args = place_state_on_host(variant.args, AbstractMesh((1,), ("data",)))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as of `shard` without a mapping: only memories count here
-            jax.eval_shape(variant.fn, *args)
-    except Exception as error:
+        trace_named_program(
+            variant.fn, place_state_on_host(variant.args, AbstractMesh((1,), ("data",))), variant.gather_options
+        )
+    except Exception as error:  # the step itself can be traced, so this is about the memory
         raise ValueError(
-            "`offload_state` is given, but the step computes with the optimizer state where it is; update it by an "
-            f"optimizer of `offloaded_optimizer`, or leave it out. JAX's error: {error}"
+            "`offload_state` is given, but the step computes with the optimizer state where it is; wrap all of its "
+            f"optimizer in `offloaded_optimizer`, also `chain` and `MultiSteps`, or leave it out. JAX's error: {error}"
         ) from error
     return replace(variant, has_offloaded_state=True)
 
