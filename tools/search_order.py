@@ -5,10 +5,10 @@ from typing import Any
 
 # By the path of a page or its folder, times how much its score counts; others count once.
 BOOSTS = {
-    "recipes/": 1.5,
+    "recipes/": 1.8,
     "checkpoints.md": 2.0,
     "parallelism.md": 2.0,
-    "partitioning.md": 2.0,
+    "partitioning.md": 1.5,
     "api/": 0.5,
     "benchmarks.md": 0.5,
     "changelog.md": 0.5,
