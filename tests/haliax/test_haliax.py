@@ -304,13 +304,9 @@ def test_specs_of_shard_map_may_be_axes(mesh, as_argument):
 def test_specs_of_other_axes_than_the_array_are_errors(mesh):
     x = hax.ones((Mlp, Batch))
     with jax.set_mesh(mesh), hax.axis_mapping(MAPPING):
-        with pytest.raises(
-            ValueError, match=r"axes batch as the spec of a named argument with the axes mlp, b"
-        ):
+        with pytest.raises(ValueError, match=r"axes batch as the spec of a named argument with the axes mlp, b"):
             hax.shard_map(lambda x: x, in_specs=Batch)(x)
-        with pytest.raises(
-            ValueError, match=r"axes batch as the spec of a named result with the axes mlp, b"
-        ):
+        with pytest.raises(ValueError, match=r"axes batch as the spec of a named result with the axes mlp, b"):
             hax.shard_map(lambda x: x, out_specs=Batch)(x)
     with pytest.raises(TypeError, match="takes a function first, not 3"):
         hax.shard_map(3, in_specs=Batch)
