@@ -135,7 +135,7 @@ def compare_run(name: str) -> str:
     print(found, file=sys.stderr)
     own = plan_mapping(step, arguments, run.mesh, run.compute, **how)
     cells = [
-        f"{run.title}, {run.devices}",
+        run.label,
         f"{own.time.total:.2f}",
         format_bytes(own.bytes),
         "yes" if own.fits else "no",

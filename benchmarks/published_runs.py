@@ -166,6 +166,11 @@ class Run:
         return {**self.compute, "embed": "data"}
 
     @property
+    def label(self) -> str:
+        """The first cell of its rows."""
+        return f"{self.title}, {self.devices}"
+
+    @property
     def table(self) -> str:
         """The name of its table in the documentation."""
         if nym.planner.get_hardware(self.devices).platform == "gpu":

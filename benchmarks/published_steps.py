@@ -96,7 +96,7 @@ def format_row(run: Run, program: CompiledProgram, time: StepTime) -> str:
     published, off = "", ""
     if run.seconds is not None:
         published, off = f"{run.seconds:.2f}", f"{100 * (time.total / run.seconds - 1):+.1f} %"
-    cells = [format_title(run), published, f"{time.total:.2f}", off]
+    cells = [run.label, published, f"{time.total:.2f}", off]
     return f"| {' | '.join([*cells, *(f'{part:.2f}' for part in parts), memory])} |"
 
 
@@ -139,12 +139,7 @@ def count_ordered_pairs(page: str) -> str:
 def measure_token_seconds(run: Run, seconds: Mapping[str, Sequence[float]]) -> list[float]:
     """Returns the published and the predicted seconds of a device for each token, from those of a step by title."""
     devices, tokens = len(described_devices(run.devices)), run.sizes["batch"] * run.sizes["pos"]
-    return [devices * step_seconds / tokens for step_seconds in seconds[format_title(run)]]
-
-
-def format_title(run: Run) -> str:
-    """Returns the first cell of the row of a run."""
-    return f"{run.title}, {run.devices}"
+    return [devices * step_seconds / tokens for step_seconds in seconds[run.label]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -220,9 +220,7 @@ def sharded_optimizer(
         new_updates = _shard_updates(new_updates, (params, updates), updates_mapping)
         return new_updates, ShardedBy(shard_tree(new_state, state_mapping), state_mapping)
 
-    if isinstance(optimizer, tuple) and hasattr(optimizer, "_replace"):
-        return optimizer._replace(init=init, update=update)  # pyright: ignore[reportAttributeAccessIssue]
-    return Optimizer(init, update)
+    return replace_methods(optimizer, init, update)
 
 
 def check_optimizer(optimizer: Any, function: str) -> None:
@@ -230,6 +228,13 @@ def check_optimizer(optimizer: Any, function: str) -> None:
     for method in ("init", "update"):
         if not callable(getattr(optimizer, method, None)):
             raise TypeError(f"`{function}` takes something with `init` and `update`, not {format_value(optimizer)}.")
+
+
+def replace_methods(optimizer: Any, init: Callable[..., Any], update: Callable[..., Any]) -> Any:
+    """Returns an optimizer with other methods, of the same type if it is a named tuple, as in Optax."""
+    if isinstance(optimizer, tuple) and hasattr(optimizer, "_replace"):
+        return optimizer._replace(init=init, update=update)  # pyright: ignore[reportAttributeAccessIssue]
+    return Optimizer(init, update)
 
 
 def _shard_updates(updates: Any, models: tuple[Any, ...], mapping: AxisMapping | None) -> Any:

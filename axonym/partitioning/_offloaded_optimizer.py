@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from ._fsdp import Optimizer, check_optimizer
+from ._fsdp import Optimizer, check_optimizer, replace_methods
 
 
 Transformation = TypeVar("Transformation")
@@ -52,22 +52,18 @@ def offloaded_optimizer(optimizer: Transformation) -> Transformation | Optimizer
         is_on_host = any(map(_is_on_host, jax.tree.leaves(state)))
         return new_updates, _move(new_state, jax.memory.Space.Host) if is_on_host else new_state
 
-    if isinstance(inner, tuple) and hasattr(inner, "_replace"):
-        return inner._replace(init=init, update=update)  # pyright: ignore[reportAttributeAccessIssue]
-    return Optimizer(init, update)
+    return replace_methods(inner, init, update)
 
 
 def _move(state: Any, memory: Any) -> Any:
     """Returns a state with its arrays in a memory, but for scalars."""
-    is_to_host = memory == jax.memory.Space.Host
-    return jax.tree.map(
-        lambda leaf: jax.device_put(leaf, memory) if _is_movable(leaf) and _is_on_host(leaf) != is_to_host else leaf,
-        state,
-    )
 
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or leaf.ndim == 0 or jax.typeof(leaf).memory_space == memory:
+            return leaf
+        return jax.device_put(leaf, memory)
 
-def _is_movable(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and leaf.ndim > 0
+    return jax.tree.map(move, state)
 
 
 def _is_on_host(leaf: Any) -> bool:

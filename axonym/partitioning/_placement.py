@@ -32,17 +32,15 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
             continue
         leaf = leaves[position]
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            placed = resolve_unconstrained(keep_memory(sharding, leaf.sharding), leaf.sharding)
-            changed[position] = leaf.update(sharding=placed)
+            changed[position] = leaf.update(sharding=choose_target(sharding, leaf.sharding))
         elif is_traced:
             constraints[position] = sharding
         else:
             current = getattr(leaf, "sharding", None)
             if current is sharding or current == sharding:  # mostly one object: shardings are cached
                 continue
-            target = keep_memory(sharding, current)
-            if current is None or not _is_equivalent(current, target, leaf.ndim):
-                moves[position] = resolve_unconstrained(target, current)
+            if current is None or not _is_equivalent(current, sharding, leaf.ndim):
+                moves[position] = choose_target(sharding, current)
     if constraints:
         placed = constrain_arrays([leaves[position] for position in constraints], [*constraints.values()])
         changed.update(zip(constraints, placed, strict=True))
@@ -54,12 +52,6 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
     return [changed.get(position, leaf) for position, leaf in enumerate(leaves)] if changed else leaves
 
 
-def keep_memory(sharding: NamedSharding, current: Any) -> NamedSharding:
-    """Returns a sharding in the memory of an array's own if that is not the memory of the device."""
-    kind = getattr(current, "memory_kind", None)
-    return sharding if kind in (None, "device") else sharding.with_memory_kind(kind)
-
-
 def rewrap_arrays(nodes: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
     """Returns arrays, each as a named array where the node that it comes from is one."""
     return [
@@ -68,8 +60,14 @@ def rewrap_arrays(nodes: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
     ]
 
 
-def resolve_unconstrained(sharding: NamedSharding, current: Any) -> NamedSharding:
-    """Returns a sharding in which axes left to the compiler are as in the array's own sharding, or replicated."""
+def choose_target(sharding: NamedSharding, current: Any) -> NamedSharding:
+    """Returns the sharding that an array gets without a compiler, in the memory where it is.
+
+    Axes left to the compiler are as in the array's own sharding, or replicated.
+    """
+    memory_kind = getattr(current, "memory_kind", None)
+    if memory_kind not in (None, "device"):
+        sharding = sharding.with_memory_kind(memory_kind)
     mesh, spec = sharding.mesh, sharding.spec
     if P.UNCONSTRAINED not in spec:
         return sharding
@@ -94,7 +92,7 @@ def _is_equivalent(current: jax.sharding.Sharding, sharding: NamedSharding, ndim
         current_types = () if mesh is None else mesh.axis_types
         if AxisType.Explicit in (*current_types, *sharding.mesh.axis_types):
             return False
-    return current.is_equivalent_to(resolve_unconstrained(sharding, current), ndim)
+    return current.is_equivalent_to(choose_target(sharding, current), ndim)
 
 
 def constrain_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[Any]:

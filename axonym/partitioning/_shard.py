@@ -24,7 +24,7 @@ from ..named._traceback import find_stacklevel, make_error
 from ._active_mesh import MeshLike, check_mesh, format_mesh_types, get_abstract_mesh, get_active_mesh, resolve_mesh
 from ._leaves import ARRAY_TYPES, LeafInfo, describe_leaves, format_prefix, get_array_shape, names_or_maps_leaves
 from ._mapping import AxisMapping, ResourceMapping, as_mapping
-from ._placement import constrain_arrays, keep_memory, place_leaves, resolve_unconstrained, rewrap_arrays
+from ._placement import choose_target, constrain_arrays, place_leaves, rewrap_arrays
 from ._resolve_spec import check_rule_spec, find_mapping, resolve_sharding, resolve_spec
 from .rules._sharding_rule import Decision, RuleLeaf, RuleTree, ShardingRule
 
@@ -363,11 +363,7 @@ def infer_resource_partitions(
             return current
         spec = _infer_spec(leaf, leaf_info, axis_mapping, target) if current is None else current.spec
         sharding = NamedSharding(target, pad_spec(spec, len(leaf.shape)))
-        if is_tracing():
-            return sharding
-        # Without a compiler, the axes that a rule leaves to it stay as they are.
-        own_sharding = getattr(leaf, "sharding", None)
-        return resolve_unconstrained(keep_memory(sharding, own_sharding), own_sharding)
+        return sharding if is_tracing() else choose_target(sharding, getattr(leaf, "sharding", None))
 
     return _map_leaves(find_sharding, tree, axis_mapping, target)
 

@@ -27,7 +27,7 @@ from ..partitioning._leaves import (
     sum_device_bytes,
 )
 from ..partitioning._mapping import AxisMapping, ResourceMapping, as_mapping, warn_unknown_mesh_axes
-from ..partitioning._placement import resolve_unconstrained
+from ..partitioning._placement import choose_target
 from ..partitioning._resolve_spec import describe_dimension, resolve_spec
 from ..partitioning._shard import (
     apply_fallback_rules,
@@ -308,7 +308,7 @@ def explain_by_mapping(
     rule = leaf_mapping.mapping.fallback
     try:
         sharding = infer_leaf_sharding(array, info, leaf_mapping.mapping, mesh, warn=False)
-        sharding = None if sharding is None else resolve_unconstrained(sharding, getattr(array, "sharding", None))
+        sharding = None if sharding is None else choose_target(sharding, getattr(array, "sharding", None))
     except Exception as error:  # a rule may raise any error
         if axis_names is None:
             axes = explain_refused_axes(shape, None, [str(error)])
@@ -332,7 +332,8 @@ def explain_by_mapping(
     else:
         no_rule = "no fallback rule" if rule is None else f"the rule `{type(rule).__name__}` gives no spec"
         axes = explain_axes(shape, None, P(), None, "no rule", "", unsharded=f"no axis names, {no_rule}")
-    return _make_leaf(array, info, axes, placed.spec, mesh, place=_describe_current_place(array, placed))
+    place = _describe_current_place(array, NamedSharding(placed.mesh, placed.spec))  # which names another memory
+    return _make_leaf(array, info, axes, placed.spec, mesh, place=place)
 
 
 def explain_by_spec(

@@ -184,8 +184,8 @@ class Gemma2(Pretrained):
         """Returns empty caches for `decode`; options are those of `KVCache.init`."""
         axes = (self.config.pairs, Batch, self.config.heads, self.config.head_dim)
         window_options = {**options, "sliding_window": True}
-        near = KVCache.init(KPos.resize(self.config.window), axes, **window_options)
-        return near, KVCache.init(KPos, axes, **options)
+        window_cache = KVCache.init(KPos.resize(self.config.window), axes, **window_options)
+        return window_cache, KVCache.init(KPos, axes, **options)
 
     def __call__(self, tokens: NamedArray) -> NamedArray:
         return self.decode(tokens, None)[0]

@@ -567,11 +567,15 @@ def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choic
     names = dict.fromkeys(name for mapping in mappings for name in mapping)
     options = dict.fromkeys(name for candidate in candidates for name in candidate.options)
 
-    settings = ["policy"]
-    settings += ["gather"] if any(candidate.gather for candidate in candidates) else []
+    settings: dict[str, Callable[[Candidate], _Choice]] = {
+        "policy": lambda candidate: _Choice(candidate.policy, candidate.policy or "as the arguments have it")
+    }
+    if any(candidate.gather for candidate in candidates):
+        settings["gather"] = lambda candidate: _Choice(candidate.gather, candidate.gather)
     if "microbatches" not in options and any(candidate.microbatches for candidate in candidates):
-        settings.append("microbatches")
-    settings += ["state"] if any(candidate.has_offloaded_state for candidate in candidates) else []
+        settings["microbatches"] = _read_microbatches
+    if any(candidate.has_offloaded_state for candidate in candidates):
+        settings["state"] = _read_state_memory
     if subject not in {*settings, *names, *mesh_axes, *options}:
         subjects = {"axes": names, "mesh axes": mesh_axes, "options": options}
         listing = "; ".join(f"{kind}: {', '.join(map(repr, group))}" for kind, group in subjects.items() if group)
@@ -591,22 +595,24 @@ def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choic
         if subject in mesh_axes:
             size = candidate.mesh.get(subject, 1)
             return _Choice(size, str(size))
-        if subject == "policy":
-            return _Choice(candidate.policy, candidate.policy or "as the arguments have it")
-        if subject == "gather" and subject in settings:
-            return _Choice(candidate.gather, candidate.gather)
-        if subject == "microbatches" and subject in settings:
-            count = math.prod(candidate.microbatches.values())
-            return _Choice(count, str(count))
-        if subject == "state" and subject in settings:
-            memory = "host" if candidate.has_offloaded_state else "device"
-            return _Choice(memory, f"on the {memory}")
+        if subject in settings:
+            return settings[subject](candidate)
         if subject not in candidate.options:
             return _Choice(None, "left out")
         value = candidate.options[subject]
         return _Choice(repr(value), str(value))  # a value need not be hashable
 
     return read_choice
+
+
+def _read_microbatches(candidate: Candidate) -> _Choice:
+    count = math.prod(candidate.microbatches.values())
+    return _Choice(count, str(count))
+
+
+def _read_state_memory(candidate: Candidate) -> _Choice:
+    memory = "host" if candidate.has_offloaded_state else "device"
+    return _Choice(memory, f"on the {memory}")
 
 
 def _describe_choice(candidate: Candidate, name: str) -> str:

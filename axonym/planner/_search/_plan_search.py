@@ -30,7 +30,7 @@ from ._published_flags import PUBLISHED, PublishedFlags, describe_flags, find_pu
 from ._saved_names import AUTO, RECOMPUTE_LAYERS, describe_policy, describe_unsaved, propose_policies
 from ._screening import Prospect, Screening
 from ._search_space import explain_no_candidate, list_candidates, list_fixed_notes, parse_fixed
-from ._step_variants import StepVariant, count_model_flops, list_variants, move_state_to_host
+from ._step_variants import StepVariant, add_offloaded_states, count_model_flops, list_variants
 
 
 _PROMISING = 2.0  # times that a candidate may take as long as the best, to be screened with further policies
@@ -140,7 +140,7 @@ def plan(
     calibration = None if measured is None else calibrate(measured, plain, args, policies, gathers, compiler, log)
     variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes, gathers), serve)
     if offload_state:
-        variants = [*variants, *map(move_state_to_host, variants)]
+        variants = add_offloaded_states(variants)
     prospects = _screen_candidates(variants, compiler, fixed, pruned, calibration)
     flags_to_try = [*published_flags.values()]
     results = compile_best(prospects, compiler, log, flags_to_try, calibration) if has_compiler else []
@@ -310,17 +310,16 @@ def _list_alternatives(prospects: Sequence[Prospect], evaluations: Sequence[Eval
     names = {name for candidate in candidates for name in (*candidate.compute, *candidate.parameters)}
     axes = {axis for candidate in candidates for axis in candidate.mesh}
     compiled_keys = {evaluation.candidate.key for evaluation in evaluations}
-    stages = collections.Counter(evaluation.candidate.layers for evaluation in evaluations if evaluation.problem)
-    failed_layers = {layers for layers in stages if layers}
+    failed_layers = {evaluation.candidate.layers for evaluation in evaluations if evaluation.problem} - {()}
     listed_choices: set[tuple[Any, ...]] = set()
     for evaluation in evaluations:
         listed_choices.update(_list_choices(evaluation.candidate, names, axes))
     alternatives: list[Evaluation] = []
     for prospect in prospects:
         candidate = prospect.estimate.candidate
-        choices = set(_list_choices(candidate, names, axes))
         if candidate.layers in failed_layers:
             continue
+        choices = set(_list_choices(candidate, names, axes))
         if not choices <= listed_choices and candidate.key not in compiled_keys:
             alternatives.append(prospect.estimate)
             listed_choices |= choices

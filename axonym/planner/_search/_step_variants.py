@@ -212,12 +212,19 @@ def vary_policy(variant: StepVariant, policy: Any) -> StepVariant | None:
     return replace(variant, args=_replace_policy(variant.args, policy)) if _has_layers(variant.args) else None
 
 
-def move_state_to_host(variant: StepVariant) -> StepVariant:
-    """Returns a step with the optimizer state in the memory of the host; it computes the same.
+def add_offloaded_states(variants: Sequence[StepVariant]) -> list[StepVariant]:
+    """Returns steps, and after them each with the optimizer state in the memory of the host, which computes the same.
 
     Raises:
         ValueError: If no argument is optimizer state, or the step computes with it where it is.
     """
+    # Where a step computes depends on its options alone, so it is not traced for each policy, size and gather.
+    for variant in {tuple(map(repr, variant.options.values())): variant for variant in variants}.values():
+        _check_offloadable(variant)
+    return [*variants, *(replace(variant, has_offloaded_state=True) for variant in variants)]
+
+
+def _check_offloadable(variant: StepVariant) -> None:
     if not any(group == "optimizer state" for group, _ in variant.arguments):
         raise ValueError(
             "`offload_state` is given, but no argument is optimizer state; pass that of Optax, or leave it out"
@@ -231,7 +238,6 @@ def move_state_to_host(variant: StepVariant) -> StepVariant:
             "`offload_state` is given, but the step computes with the optimizer state where it is; wrap all of its "
             f"optimizer in `offloaded_optimizer`, also `chain` and `MultiSteps`, or leave it out. JAX's error: {error}"
         ) from error
-    return replace(variant, has_offloaded_state=True)
 
 
 def place_state_on_host(args: tuple[Any, ...], mesh: AbstractMesh) -> tuple[Any, ...]:
