@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from .._jax_compat import find_platform
 from ..named._arguments import check_choice, check_dtype, check_function, check_number
@@ -425,17 +426,19 @@ def _compute_ragged_dot(
         # The first and the last row of each group, among the rows of this device.
         ends = jnp.clip(jnp.cumsum(group_sizes) - first_row, 0, row_count)
         starts = jnp.concatenate([jnp.zeros_like(ends, shape=1), ends[:-1]])
-        multiply = functools.partial(jax.lax.ragged_dot, precision=precision, preferred_element_type=dtype)
+        options = {"precision": precision, "preferred_element_type": dtype}
         if group in mesh_axes:
             # `ragged_dot` starts at the first row, so the rows of this device's groups are rolled there and back.
             first_group = jax.lax.axis_index(mesh_axes[group]) * weight.shape[0]
             starts = jax.lax.dynamic_slice_in_dim(starts, first_group, weight.shape[0])
             ends = jax.lax.dynamic_slice_in_dim(ends, first_group, weight.shape[0])
             is_local = (jnp.arange(row_count) < ends[-1] - starts[0])[:, None]
-            product = multiply(jnp.where(is_local, jnp.roll(x, -starts[0], 0), 0), weight, ends - starts)
+            x = jnp.where(is_local, jnp.roll(x, -starts[0], 0), 0)
+            expected_rows = row_count * weight.shape[0] // group_sizes.size
+            product = multiply_rows(x, weight, ends - starts, expected_rows, **options)
             product = jnp.roll(jnp.where(is_local, product, 0), starts[0], 0)
         else:
-            product = multiply(x, weight, ends - starts)
+            product = multiply_rows(x, weight, ends - starts, row_count, **options)
         summed_mesh_axes = tuple(axis for name in (group, *summed) for axis in mesh_axes.get(name, ()))
         if summed_mesh_axes:
             product = jax.lax.psum(product, summed_mesh_axes)
@@ -443,6 +446,12 @@ def _compute_ragged_dot(
 
     operand_names = (x_names, weight_names, ("",))
     return map_shards(multiply_shards, (x, weight, group_sizes), operand_names, (names,), divides_mapped=True)[0]
+
+
+def multiply_rows(rows: Any, weight: Any, group_sizes: Any, expected_rows: int, **options: Any) -> Any:
+    """Computes `jax.lax.ragged_dot`; its scope tells the planner how many rows are of the groups, on average."""
+    with jax.named_scope(f"rows({expected_rows} of {rows.shape[0]})"):
+        return jax.lax.ragged_dot(rows, weight, group_sizes, **options)
 
 
 MatrixProduct: TypeAlias = Callable[[Any, Any], Any]
@@ -536,7 +545,8 @@ def mix_all_tokens(
     rows = x[0, choice_numbers % expert_ids.shape[1]]  # choices are numbered by choice and then by token
     if mesh_axes:  # rows of other devices must not reach the gradient, whatever a kernel makes of them
         rows = jnp.where((row_numbers < total)[:, None], rows, 0)
-    rows = apply(lambda rows, weight: jax.lax.ragged_dot(rows, weight, counts), rows)
+    expected_rows = expert_ids.size * local_experts.size // expert_count
+    rows = apply(lambda rows, weight: multiply_rows(rows, weight, counts, expected_rows), rows)
     row_indices = choices.ranks - first_rank
     return combine_choices(rows[None], row_indices, (row_indices >= 0) & (row_indices < total), weights)
 
@@ -651,7 +661,8 @@ def mix_sent_rows(
         size = min(size, experts.size * x.shape[0] * capacity)
     received = exchange_rows(rows, size, there, back, shared_axes)
     group_sizes = counts[:, device].sum(0)
-    received = apply(lambda rows, weight: jax.lax.ragged_dot(rows, weight, group_sizes), received)
+    expected_rows = min(size, devices * expert_ids.size * counts.shape[-1] // expert_count)
+    received = apply(lambda rows, weight: multiply_rows(rows, weight, group_sizes, expected_rows), received)
     rows = exchange_rows(received, rows.shape[0], back, there, shared_axes)
     has_row = choices.ranks < choices.counts.sum()
     return combine_choices(rows[None], choices.ranks, has_row, weights.reshape(groups, tokens, -1)).reshape(x.shape)
@@ -721,6 +732,8 @@ class MixtureOfExperts(Layer):
 
     The result is the sum of `down(activation(gate(x)) * up(x))` over the chosen experts of each token, times their
     weights. Where the expert axis is sharded, tokens travel to the experts, and weights of experts do not travel.
+    What the experts multiply can be saved for the backward pass by the names `"gate"`, `"up"` and `"down"`; see
+    [`ScanCheckpointPolicy`][axonym.ScanCheckpointPolicy].
 
     Attributes:
         router: The router.
@@ -912,12 +925,16 @@ class MixtureOfExperts(Layer):
         check_sharded_apart(layer, mesh_axes, (*tokens, self.Mlp.name))
         dtype = jnp.result_type(x.array, *shards[2:])
         *input_matrices, down = (matrix.astype(dtype) for matrix in shards[2:])
+        fields = ("up",) if self.gate is None else ("gate", "up")
 
         def apply(multiply: MatrixProduct, rows: Any) -> Any:
             names = (*(f"row{dim}" for dim in range(rows.ndim - 1)), self.Mlp.name)
-            hidden = [with_array(x, multiply(rows, matrix), names) for matrix in input_matrices]
+            hidden = [
+                with_array(x, checkpoint_name(multiply(rows, matrix), field), names)
+                for field, matrix in zip(fields, input_matrices, strict=True)
+            ]
             active = self.activation(hidden[0])
-            return multiply((active if self.gate is None else active * hidden[1]).array, down)
+            return checkpoint_name(multiply((active if self.gate is None else active * hidden[1]).array, down), "down")
 
         token_axes = tuple(axis for name in tokens for axis in mesh_axes.get(name, ()))
         expert_axes = mesh_axes.get(Experts.name, ())

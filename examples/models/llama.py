@@ -111,7 +111,8 @@ class Block(Pretrained):
         attended, new = attend(query, key, value, cache, context=self.config.context)
         x = x + nym.tree_checkpoint_name(self.attention_out(attended).rearrange(x.names), "attention_out")
         y = self.mlp_norm(x)
-        return x + self.down(nym.nn.silu(self.gate(y)) * self.up(y)), new
+        gate, up = map(nym.tree_checkpoint_name, (self.gate(y), self.up(y)), ("gate", "up"))
+        return x + self.down(nym.nn.silu(gate) * up), new
 
 
 class SequenceParallelBlock(Block):

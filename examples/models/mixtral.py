@@ -135,8 +135,9 @@ class Block(Pretrained):
     ) -> tuple[NamedArray, tuple[NewKeys, MixtureMetrics]]:
         y = self.attention_norm(x)
         query, key = rotate(self.query(y), self.key(y), cache, self.config.theta, self.config.scaling)
-        attended, new = attend(query, key, self.value(y), cache, window=self.config.window, context=self.config.context)
-        x = x + self.attention_out(attended).rearrange(x.names)
+        query, key, value = map(nym.tree_checkpoint_name, (query, key, self.value(y)), ("query", "key", "value"))
+        attended, new = attend(query, key, value, cache, window=self.config.window, context=self.config.context)
+        x = x + nym.tree_checkpoint_name(self.attention_out(attended).rearrange(x.names), "attention_out")
         mixed, metrics = self.moe(self.mlp_norm(x))
         return x + mixed, (new, metrics)
 

@@ -109,10 +109,12 @@ class Block(Pretrained):
         y = self.attention_norm(x)
         query, key = self.query_norm(self.query(y)), self.key_norm(self.key(y))
         query, key = rotate(query, key, cache, self.config.theta, self.config.scaling)
-        attended, new = attend(query, key, self.value(y), cache)
-        x = x + self.attention_out(attended).rearrange(x.names)
+        query, key, value = map(nym.tree_checkpoint_name, (query, key, self.value(y)), ("query", "key", "value"))
+        attended, new = attend(query, key, value, cache)
+        x = x + nym.tree_checkpoint_name(self.attention_out(attended).rearrange(x.names), "attention_out")
         y = self.mlp_norm(x)
-        return x + self.down(nym.nn.silu(self.gate(y)) * self.up(y)), new
+        gate, up = map(nym.tree_checkpoint_name, (self.gate(y), self.up(y)), ("gate", "up"))
+        return x + self.down(nym.nn.silu(gate) * up), new
 
 
 class Qwen3(Pretrained):

@@ -17,7 +17,7 @@ from axonym.planner import (
     get_hardware,
 )
 from axonym.planner._program._hlo_program import HloProgram
-from axonym.planner._step_time._step_time import count_kernel_flops
+from axonym.planner._step_time._tpu_kernels import count_attention_flops
 
 from .programs import read_recorded as read_program
 from .step_programs import BATCH, SIZES, make_program, read_recorded
@@ -190,7 +190,7 @@ def test_kernels_of_attention_are_counted_by_products(name, results, mask, produ
     program = make_hlo(f"{line}operand_layout_constraints={{{shapes}}}", "%a = @ add(%y, %y), cycles(15000)")
     flops = products * 2 * QUERIES * KEYS
     (kernel, _) = HloProgram(program.text).instructions
-    assert count_kernel_flops(kernel) == flops
+    assert count_attention_flops(kernel) == flops
     assert estimate_step_time(program).attention == pytest.approx(flops / (0.5 * 197e12))
 
 
@@ -199,6 +199,50 @@ def test_another_kernel_takes_as_long_as_its_memory():
     line += "operand_layout_constraints={bf16[1024,1024]{1,0}}"
     time = estimate_step_time(make_hlo(line, "%a = @ add(%y, %y), cycles(15000)"))
     assert time.compute == pytest.approx(2 * 2**21 / 819e9 + 1e-5)
+
+
+def test_another_kernel_takes_what_its_author_estimates():
+    line = '%scale = bf16[1024,1024] custom-call(%x), custom_call_target="tpu_custom_call", '
+    costs = '"cost_estimate":{"flops":"FLOPS","transcendentals":"0","bytes_accessed":"819000000"}'
+    line += f"operand_layout_constraints={{bf16[1024,1024]{{1,0}}}}, backend_config={{{costs}}}"
+    for flops, seconds in ((197 * 10**8, 1e-3), (197 * 10**10, 1e-2)):
+        time = estimate_step_time(make_hlo(line.replace("FLOPS", str(flops)), "%a = @ add(%y, %y), cycles(15000)"))
+        assert time.compute == pytest.approx(seconds + 1e-5)
+
+
+def multiply_groups(tiles: str, x: str, other: str, result: str, scope: str = "") -> str:
+    """Returns the kernel of a `ragged_dot` with tiles of these sizes."""
+    return (
+        f'%ragged-dot = {result} custom-call(%sizes, %x, %w), custom_call_target="tpu_custom_call", '
+        f"operand_layout_constraints={{s32[8]{{0}}, {x}{{1,0}}, {other}}}, "
+        f'frontend_attributes={{ragged_dot_tiling="{tiles}"}}, metadata={{op_name="jit(f)/{scope}ragged_dot_general"}}'
+    )
+
+
+X, W, XW = "bf16[8192,4096]", "bf16[8,4096,1024]", "bf16[8192,1024]"
+MATRIX = 2 * 4096 * 1024  # bytes of an expert
+
+
+@pytest.mark.parametrize(
+    ("kernel", "flops", "moved"),
+    [
+        # 64 tiles of rows, of which 7 are of two experts. Matrices are read once: the sum has one tile.
+        (multiply_groups("128,4096,1024", X, W, XW), 71 * 128 * MATRIX, 2**26 + 2**24 + 8 * MATRIX),
+        # With two tiles of what is summed, each tile of rows reads a whole matrix.
+        (multiply_groups("128,2048,1024", X, W, XW), 71 * 128 * MATRIX, 2**26 + 2**24 + 71 * MATRIX),
+        # A quarter of the rows is of experts on this device.
+        (
+            multiply_groups("128,4096,512", X, W, XW, "rows(2048 of 8192)/"),
+            23 * 128 * MATRIX,
+            2 * 2**24 + 2**22 + 8 * MATRIX,
+        ),
+        # The gradient of the matrices reads rows for each tile of columns, and their gradients for each tile of rows.
+        (multiply_groups("128,2048,512", X, XW, W), 71 * 128 * MATRIX, 2 * 2**26 + 2 * 2**24 + 8 * MATRIX),
+    ],
+)
+def test_products_of_experts_take_as_long_as_their_tiles(kernel, flops, moved):
+    time = estimate_step_time(make_hlo(kernel, "%a = @ add(%y, %y), cycles(15000)"))
+    assert time.compute == pytest.approx(max(flops / 197e12, moved / 819e9) + 1e-5)
 
 
 def test_step_for_tpus_has_each_part():

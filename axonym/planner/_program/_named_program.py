@@ -277,8 +277,12 @@ def _get_partitions(aval: Any) -> tuple[Any, ...]:
 
 
 def _read_shape(aval: Any, origin: Origin = None) -> NamedShape:
-    names = [entry if isinstance(entry, str) else "" for entry in _get_partitions(aval)]
-    return make_named_shape(names, aval.shape, aval.dtype)._replace(origin=origin)
+    """Returns the shape of an array; what a `shard_map` saves has all names of its arguments along one dimension."""
+    entries = _get_partitions(aval)
+    names = [entry if isinstance(entry, str) else "" for entry in entries]
+    shape = make_named_shape(names, aval.shape, aval.dtype)
+    merged = tuple((name, 1) for entry in entries if not isinstance(entry, str) for name in get_entry_axes(entry))
+    return shape._replace(dims=(*shape.dims, *merged), origin=origin)
 
 
 class _CountedSum(NamedTuple):

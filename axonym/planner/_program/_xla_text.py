@@ -83,6 +83,10 @@ ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 TPU_KERNEL = 'custom_call_target="tpu_custom_call"'
 KERNEL_OPERANDS = re.compile(r"operand_layout_constraints=\{((?:[^{}]|\{[^{}]*\})*)\}")
 ATTENTION_KERNEL = re.compile(r"attention|splash|flash|mha")
+# The sizes of the tiles that libtpu's kernel of `ragged_dot` multiplies: of rows, of what is summed, of columns.
+RAGGED_DOT_TILES = re.compile(r'ragged_dot_tiling="(\d+),(\d+),(\d+)"')
+# What the author of a Pallas kernel says of it: floating-point operations, and bytes that it moves.
+COST_ESTIMATE = re.compile(r'"cost_estimate":\{"flops":"(\d+)",.*?"bytes_accessed":"(\d+)"')
 # A product of cuBLAS.
 CUBLAS_CALL = 'custom_call_target="__cublas'
 # A convolution of cuDNN, such as `__cudnn$convForward`, and the dimensions of its kernel, such as `01io`.
@@ -98,6 +102,8 @@ CONTRACTED_DIMS = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([\d,"]
 AXES_SEPARATOR = re.compile(r" -> |, ")
 # The axes of the results in such a scope: `mlp`.
 RESULT_AXES = re.compile(r"-> ([^()]*)\)")
+# The scope that `nn.ragged_dot` gives to a product: how many rows are of groups on this device, and how many there are.
+EXPECTED_ROWS = r"rows\((\d+) of {rows}\)"
 # The name of the argument before its path, for a parameter of the program: `state` of `state.opt['mu'].array`.
 ARGUMENT_NAME = re.compile(r"^[^.\[]*")
 

@@ -10,21 +10,20 @@ from .._compiler._compiled_program import CompiledProgram
 from .._program import _xla_text as xla
 from .._program._collectives import MeshAxes
 from .._program._gpu_instructions import ProductShape, count_moved_bytes, find_products
-from .._program._hlo_program import HloArray, HloInstruction, HloProgram, parse_arrays
+from .._program._hlo_program import HloInstruction, HloProgram
 from ._gpu_kernels import estimate_attention_seconds, estimate_kernel_seconds
 from ._program_timeline import FROM_HOST, TO_HOST, Measure, ProgramTimeline
 from ._timeline import Timeline, make_timelines
+from ._tpu_kernels import estimate_tpu_kernel
 
 
 Source: TypeAlias = Literal["cycles", "kernels", "flops"]
 
 _LEAST_SECONDS = 5e-9  # less is printed as no time, since the last digit of `format_seconds` is 0.01 µs
-KERNEL_EFFICIENCY = 0.5  # the part of the peak that kernels of attention are taken to reach on TPUs
 ERRORS: Mapping[Source, float] = {"cycles": 0.15, "kernels": 0.5, "flops": 0.5}
 """By the source of a step time, the part of it by which it may be wrong: a judgement, not a fit."""
 _ATTENTION_SCOPE = "dot_product_attention("  # in the path of scopes of what `nn.dot_product_attention` computes
 _FEWEST_QUERIES = 32  # for a key, those of all heads of a group, with which a kernel of GPUs computes attention
-_FLOATS = ("bf16", "f16", "f32", "f8e4m3fn", "f8e5m2")
 
 
 class TimePart(NamedTuple):
@@ -132,7 +131,10 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     - for a Pallas kernel of attention, of which compilers have no estimate, its operations at half of the peak of the
       device in bfloat16: forward those of two products, backward those of four, each halved if there is a mask. What is
       recomputed counts as often as it runs;
-    - for another Pallas kernel, as long as its operands and results take to be read and written;
+    - for a kernel of `ragged_dot`, the tiles that it multiplies and moves, with as many rows on each device as experts
+      with equally many rows have;
+    - for another Pallas kernel, its operations at the peak or as long as the memory needs for its bytes, by its
+      `cost_estimate`; without that, as long as its operands and results take to be read and written;
     - for a collective, its bytes over the links that it goes along, at their published speed, and on GPUs NCCL's
       latencies: see the formulas in [Step times](../step-times.md);
     - for a transfer to or from the memory of the host, its bytes at the published speed of that.
@@ -239,15 +241,11 @@ def _drop_zeros(seconds_by_axes: Mapping[MeshAxes, float]) -> dict[MeshAxes, flo
 
 def _measure_by_cycles(program: CompiledProgram, instruction: HloInstruction) -> tuple[float, float]:
     """Returns how many seconds an instruction computes on TPUs outside of attention kernels, and within them."""
-    hardware = program.hardware
     if cycles := xla.ESTIMATED_CYCLES.search(instruction.attributes):
-        return int(cycles[1]) / hardware.clock, 0.0
-    if xla.TPU_KERNEL not in instruction.attributes:
-        return 0.0, 0.0
-    if flops := count_kernel_flops(instruction):
-        return 0.0, flops / (KERNEL_EFFICIENCY * hardware.bf16_flops)
-    moved = sum(array.bytes for array in (*_list_kernel_operands(instruction), *instruction.results))
-    return moved / hardware.hbm_bandwidth, 0.0
+        return int(cycles[1]) / program.hardware.clock, 0.0
+    if xla.TPU_KERNEL in instruction.attributes:
+        return estimate_tpu_kernel(program, instruction)
+    return 0.0, 0.0
 
 
 def _measure_by_kernels(
@@ -310,36 +308,3 @@ def _choose_measure(program: CompiledProgram, source: Source) -> Measure:
     if source == "kernels":
         return functools.partial(_measure_by_kernels, _find_kernel_masks(program.hlo))
     return _measure_by_cycles if source == "cycles" else _measure_nothing
-
-
-def count_kernel_flops(kernel: HloInstruction) -> float:
-    """Returns the floating-point operations of a Pallas kernel of attention; 0 for another kernel.
-
-    With queries of Q elements and T keys, each product takes 2 Q T operations. Forward there are two of them: scores
-    and averages. Backward there are four: one for each gradient of query, key and value, and one for that of the
-    weights. The kernel that gives the gradient of the values has the last; what it recomputes does not count. A kernel
-    that reads a mask, of which blocks are skipped, does half of it, as causal attention does.
-    """
-    operands = _list_kernel_operands(kernel)
-    arrays = [array for array in operands if array.dtype in _FLOATS and len(array.shape) >= 3]
-    if not xla.ATTENTION_KERNEL.search(kernel.name + kernel.op_name) or len(arrays) < 3:
-        return 0.0
-    query, key = arrays[:2]
-    product_flops = 2.0 * math.prod(query.shape) * key.shape[-2]
-    is_masked = any(array.dtype not in _FLOATS for array in operands)
-    return product_flops * _count_products(kernel, len(key.shape)) * (0.5 if is_masked else 1.0)
-
-
-def _list_kernel_operands(kernel: HloInstruction) -> tuple[HloArray, ...]:
-    match = xla.KERNEL_OPERANDS.search(kernel.attributes)
-    return parse_arrays(match[1]) if match else ()
-
-
-def _count_products(kernel: HloInstruction, rank: int) -> int:
-    """Returns how many products a kernel of attention counts for, with keys of that rank."""
-    name = f"{kernel.name} {kernel.op_name.rpartition('/jit(')[2]}"
-    if "dkv" in name:  # the gradients of key and value, and that of the weights
-        return sum(len(array.shape) >= rank for array in kernel.results) + 1  # others hold sums, up to jax 0.10
-    if "dq" in name:
-        return 1
-    return 2
