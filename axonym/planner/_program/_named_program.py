@@ -277,12 +277,15 @@ def _get_partitions(aval: Any) -> tuple[Any, ...]:
 
 
 def _read_shape(aval: Any, origin: Origin = None) -> NamedShape:
-    """Returns the shape of an array; what a `shard_map` saves has all names of its arguments along one dimension."""
-    entries = _get_partitions(aval)
-    names = [entry if isinstance(entry, str) else "" for entry in entries]
-    shape = make_named_shape(names, aval.shape, aval.dtype)
-    merged = tuple((name, 1) for entry in entries if not isinstance(entry, str) for name in get_entry_axes(entry))
-    return shape._replace(dims=(*shape.dims, *merged), origin=origin)
+    names = [entry if isinstance(entry, str) else "" for entry in _get_partitions(aval)]
+    return make_named_shape(names, aval.shape, aval.dtype)._replace(origin=origin)
+
+
+def _read_saved_shape(aval: Any) -> NamedShape:
+    """Returns the shape of what a loop saves; from a `shard_map`, one dimension has all names of its arguments."""
+    shape = _read_shape(aval)
+    entries = [entry for entry in _get_partitions(aval) if not isinstance(entry, str)]
+    return shape._replace(dims=(*shape.dims, *((name, 1) for entry in entries for name in get_entry_axes(entry))))
 
 
 class _CountedSum(NamedTuple):
@@ -444,7 +447,7 @@ class _ProgramReader:
         for variable in equation.outvars[carried:]:
             is_on_host = getattr(getattr(variable.aval, "memory_space", None), "name", "") == "Host"
             collected = self.offloaded if is_on_host else self.saved
-            shape = _read_shape(variable.aval)
+            shape = _read_saved_shape(variable.aval)
             if new_dims and shape.dims[0][1] == length:
                 shape = shape._replace(dims=((new_dims[0][0], length), *shape.dims[1:]))
             collected[shape] += 1

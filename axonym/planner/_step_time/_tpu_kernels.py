@@ -58,8 +58,8 @@ def count_ragged_dot(
     """Returns the floating-point operations of a `ragged_dot`, and the bytes that it moves.
 
     A tile of rows is multiplied once for each group that has some of them, so there is a tile more for each group but
-    the first. Groups are taken to have equally many rows. If only a part of the rows is of groups on this device, scopes
-    say how many; the compiler drops that of the gradient of the rows, so another product of as many rows tells it.
+    the first. Groups are taken to have equally many rows. If only a part of the rows is of groups on this device,
+    scopes say how many; the compiler drops that of the gradient of the rows, so another product of as many tells it.
     """
     x, other = [array for array in _list_operands(kernel) if len(array.shape) >= 2]
     (result,) = kernel.results
