@@ -357,7 +357,7 @@ def test_more_computing_hides_more_of_what_is_sent(factor, waiting):
     """Of a step that computes for a second, and sends for 1.2 seconds beside it."""
     one = PROSPECTS[0].estimate
     step_time = dataclasses.replace(one.time, compute=1.0, waiting={("data",): 0.2}, hidden={("data",): 1.0})
-    found = ComputingSpeed({one.candidate.key.computing: factor}).scale(dataclasses.replace(one, time=step_time)).time
+    found = ComputingSpeed({one.candidate.key.work: factor}).scale(dataclasses.replace(one, time=step_time)).time
     assert found.waiting[("data",)] == pytest.approx(waiting)
     assert found.hidden[("data",)] == pytest.approx(1.2 - waiting)
     assert found.total == pytest.approx(factor + waiting)
@@ -389,4 +389,19 @@ def test_candidates_are_told_apart_by_what_they_choose(changes, is_same):
     key, other = candidate.key, dataclasses.replace(candidate, **changes).key
     assert (key == other) is is_same and (hash(key) == hash(other)) is is_same
     stored = dataclasses.replace(candidate, parameters={}).key
-    assert stored != key and stored.computing == key.computing != key.mesh_and_settings
+    assert stored != key and stored.computing == key.computing != key.mesh_and_settings and stored.work == key.work
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_same"),
+    [
+        ({"mesh": {"data": 4, "model": 2}, "compute": {"batch": ("model",), "mlp": ("data",)}}, True),
+        ({"mesh": {"replica": 2, "model": 4}, "compute": {"batch": ("replica",), "mlp": ("model",)}}, True),
+        ({"mesh": {"data": 4, "model": 2}}, False),
+        ({"policy": "full"}, False),
+    ],
+)
+def test_devices_compute_the_same_if_axes_have_as_many_parts(changes, is_same):
+    mapping = {"batch": ("data",), "mlp": ("model",)}
+    candidate = Candidate({"data": 2, "model": 4}, mapping, mapping)
+    assert (candidate.key.work == dataclasses.replace(candidate, **changes).key.work) is is_same

@@ -638,6 +638,28 @@ def test_memory_that_loops_collect_is_counted_for_each_array():
     assert estimate(True) - estimate("offload") == 4 * LAYERS * BATCH // 8 * EMBED  # inputs of layers
 
 
+def test_products_of_experts_are_saved_where_their_tokens_are():
+    Embed, Mlp, Experts = nym.make_axes(embed=EMBED, mlp=MLP, experts=4)
+
+    class Mixture(nym.nn.MixtureOfExperts):
+        def __call__(self, x):
+            return x + super().__call__(x)[0]
+
+    def make_block(*, key):
+        return Mixture(**vars(nym.nn.MixtureOfExperts.init(Embed, Mlp, Experts, 2, key=key)))
+
+    def count_saved(policy):
+        make = Stacked.init(nym.Axis("layers", LAYERS), make_block, gradient_checkpointing=policy)
+        stack = eqx.filter_eval_shape(make, key=jax.ShapeDtypeStruct((LAYERS, 2), "uint32"))
+        gradient = jax.grad(lambda stack, x: nym.mean(stack.fold(x)).array)
+        program = trace_named_program(gradient, (stack, make_shape(batch=BATCH, pos=PIXEL, embed=EMBED)))
+        assert {*program.checkpoint_names} == {"gate", "up", "down"}
+        return count_saved_bytes(program, nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {}))
+
+    saved = count_saved(nym.ScanCheckpointPolicy(save_block_internals=["down"])) - count_saved(True)
+    assert saved == 4 * LAYERS * 2 * BATCH // 8 * PIXEL * EMBED
+
+
 def test_what_is_sent_to_the_host_takes_the_time_of_the_memory():
     model = make_model()
     candidate = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"batch": ("data",)})

@@ -152,6 +152,13 @@ class CandidateKey:
         return replace(self, parameters=())
 
     @property
+    def work(self) -> tuple[Any, ...]:
+        """Into how many parts each axis is divided, and the settings: with the same, devices compute the same."""
+        sizes = dict(self.mesh)
+        parts = tuple((name, math.prod(sizes[axis] for axis in axes)) for name, axes in self.compute)
+        return parts, replace(self, mesh=(), compute=(), parameters=())
+
+    @property
     def mesh_and_settings(self) -> "CandidateKey":
         """The key without both mappings."""
         return replace(self, compute=(), parameters=())

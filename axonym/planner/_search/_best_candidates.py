@@ -4,7 +4,7 @@ import collections
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,12 +89,14 @@ class ComputingSpeed:
     would look slow beside the others.
 
     Attributes:
-        factors: The factor of each timed candidate, by the way in which it computes.
+        factors: The factor of each timed candidate, by what its devices compute.
         calibration: What a measured step says of all times, if there is one.
+        mesh_factors: The least factor of those with each mesh and settings.
     """
 
-    factors: dict[CandidateKey, float]
+    factors: dict[tuple[Any, ...], float]
     calibration: Calibration | None = None
+    mesh_factors: dict[CandidateKey, float] = field(default_factory=dict[CandidateKey, float])
 
     @staticmethod
     def measure(
@@ -104,32 +106,41 @@ class ComputingSpeed:
         timed = [(evaluation, prospect) for evaluation, prospect in results if evaluation.stage == "timed"]
         if not timed and calibration is not None and calibration.predicted.stage == "timed":
             timed = [(calibration.predicted, calibration.prospect)]
-        factors: dict[CandidateKey, float] = {}
+        factors: dict[tuple[Any, ...], float] = {}
+        mesh_factors: dict[CandidateKey, float] = {}
         for evaluation, prospect in timed:
-            seconds = evaluation.time.compute + evaluation.time.attention
-            factors[evaluation.candidate.key.computing] = seconds / prospect.estimate.time.compute
-        return ComputingSpeed(factors, calibration)
+            key = evaluation.candidate.key
+            factor = (evaluation.time.compute + evaluation.time.attention) / prospect.estimate.time.compute
+            factors[key.work] = factor
+            mesh_factors[key.mesh_and_settings] = min(factor, mesh_factors.get(key.mesh_and_settings, factor))
+        return ComputingSpeed(factors, calibration, mesh_factors)
 
     def scale(self, evaluation: Evaluation) -> Evaluation:
         """Returns an evaluation whose computing is from operations as slow as a timed one, and which is calibrated.
 
-        The factor is that of a timed candidate which computes in the same way, or else the median of the factors with
+        The factor is that of a timed candidate whose devices compute the same, or else the median of the factors with
         the same sizes, which differ little in a large step, or of all.
         """
         sizes = evaluation.candidate.key.sizes
-        factors = [factor for key, factor in self.factors.items() if key.sizes == sizes] or [*self.factors.values()]
+        factors = [factor for (_, settings), factor in self.factors.items() if settings.sizes == sizes]
+        factors = factors or [*self.factors.values()]
         return self._scale(evaluation, float(np.median(factors)) if factors else 1.0)
 
     def scale_at_best(self, evaluation: Evaluation) -> Evaluation:
         """Returns the same for the shortest time that is expected of a candidate whose factor is not known.
 
-        Timed candidates may have large factors, such as those whose products wait for collectives within them.
+        Timed candidates may have large factors, such as those whose products wait for collectives within them. If some
+        have its mesh and settings, its factor is less than theirs by no more than all factors differ.
         """
-        return self._scale(evaluation, min([_BEST_SLOWDOWN, *self.factors.values()]))
+        least = min([_BEST_SLOWDOWN, *self.factors.values()])
+        mesh_factor = self.mesh_factors.get(evaluation.candidate.key.mesh_and_settings)
+        if mesh_factor is not None and len(self.factors) > 1:
+            least = max(least, mesh_factor - (max(self.factors.values()) - min(self.factors.values())))
+        return self._scale(evaluation, least)
 
     def _scale(self, evaluation: Evaluation, unknown_factor: float) -> Evaluation:
         if evaluation.stage != "timed" and self.factors:
-            factor = self.factors.get(evaluation.candidate.key.computing, unknown_factor)
+            factor = self.factors.get(evaluation.candidate.key.work, unknown_factor)
             evaluation = replace(evaluation, time=_scale_computing(evaluation.time, factor))
         return evaluation if self.calibration is None else self.calibration.scale(evaluation)
 

@@ -33,7 +33,7 @@ from ._search_space import explain_no_candidate, list_candidates, list_fixed_not
 from ._step_variants import StepVariant, add_offloaded_states, count_model_flops, list_variants
 
 
-_PROMISING = 2.0  # times that a candidate may take as long as the best, to be screened with further policies
+_PROMISING = 1.5  # times that a candidate may take as long as the best, to be screened with further policies
 _LESS_PROMISING = "less promising in the model of the machine"
 
 
@@ -131,17 +131,34 @@ def plan(
         published_flags, compiler_options = find_published_flags(topology.hardware), None
     compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()  # what follows adds to it, by reason
+    log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
+
+    def vary_step(policies: Mapping[str, Any] | None) -> list[StepVariant]:
+        variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes, gathers), serve)
+        return add_offloaded_states(variants) if offload_state else variants
+
+    variants: list[StepVariant] = []
+    prospects: list[Prospect] = []
+    first_prospects: dict[tuple[Any, ...], list[Prospect]] = {}
     proposed: dict[str, Any] = {}
     if policies == AUTO:
-        [variant, *_] = list_variants(plain, args, RECOMPUTE_LAYERS, options, collections.Counter(), sizes, gathers)
-        [prospect, *_] = _screen_candidates([variant], compiler, fixed, collections.Counter())
-        policies = proposed = propose_policies(prospect, compiler.hardware, compiler.make_link_model)
-    log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
-    calibration = None if measured is None else calibrate(measured, plain, args, policies, gathers, compiler, log)
-    variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes, gathers), serve)
-    if offload_state:
-        variants = add_offloaded_states(variants)
-    prospects = _screen_candidates(variants, compiler, fixed, pruned, calibration)
+        variants = vary_step(RECOMPUTE_LAYERS)
+        prospects = _screen_candidates(variants, compiler, fixed, pruned, first_prospects)
+        best_prospect = min(
+            (prospect for prospect in prospects if prospect.variant is variants[0]),
+            key=lambda prospect: prospect.sort_key,
+        )
+        proposed = propose_policies(best_prospect, compiler.hardware, compiler.make_link_model)
+        policies = {name: policy for name, policy in proposed.items() if name not in RECOMPUTE_LAYERS}
+    further_variants = vary_step(policies)
+    variants += further_variants
+    prospects += _screen_candidates(further_variants, compiler, fixed, pruned, first_prospects)
+    tried_policies = proposed or policies
+    calibration = None
+    if measured is not None:
+        calibration = calibrate(measured, plain, args, tried_policies, gathers, compiler, log)
+    speed = ComputingSpeed({}, calibration)
+    prospects.sort(key=lambda prospect: prospect._replace(estimate=speed.scale(prospect.estimate)).sort_key)
     flags_to_try = [*published_flags.values()]
     results = compile_best(prospects, compiler, log, flags_to_try, calibration) if has_compiler else []
     ranked, best_as_screened = _rank_evaluations(prospects, results, calibration)
@@ -155,7 +172,7 @@ def plan(
         f"policy {policy!r} was not tried, since the step cannot be traced with it, as the reasons for what is left "
         "out say; a step that takes a part of the model from outside has that with its own policy, so pass the whole "
         "model as its first argument"
-        for policy in policies or ()
+        for policy in tried_policies or ()
         if policy not in traced_policies
     ]
     if proposed and results and ranked[0].is_usable:
@@ -226,15 +243,22 @@ def _screen_candidates(
     compiler: CandidateCompiler,
     fixed: Any,
     pruned: "collections.Counter[str]",
-    calibration: Calibration | None = None,
+    first_prospects: dict[tuple[Any, ...], list[Prospect]],
 ) -> list[Prospect]:
-    """Returns estimates of candidates, the most promising first; counts those that are left out, by reason."""
-    prospects: list[Prospect] = []
+    """Returns estimates of candidates; counts those that are left out, by reason.
+
+    Args:
+        variants: The steps.
+        compiler: The compiler.
+        fixed: As for `plan`.
+        pruned: The counts.
+        first_prospects: By options and sizes, the estimates with the first policy, the first way to gather, and the
+            state on the device, of which the promising ones are screened with others. What it lacks is added.
+    """
     devices = len(compiler.devices)
     named_program = variants[0].named_program  # all have the same names
     parsed = parse_fixed(fixed, (*named_program.parameter_names, *named_program.data_names), devices)
-    # By options and sizes, those with the first policy, the first way to gather, and the state on the device.
-    first_prospects: dict[tuple[Any, ...], list[Prospect]] = {}
+    prospects: list[Prospect] = []
     for variant in sorted(variants, key=lambda variant: (variant.policy, variant.gather, variant.has_offloaded_state)):
         screening = Screening(variant, compiler.hardware, compiler.make_link_model)
         key = (*map(repr, variant.options.values()), *variant.sizes.values())
@@ -262,8 +286,7 @@ def _screen_candidates(
     if not prospects:
         reason = explain_no_candidate(named_program, devices, parsed, pruned)
         raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
-    speed = ComputingSpeed({}, calibration)
-    return sorted(prospects, key=lambda prospect: prospect._replace(estimate=speed.scale(prospect.estimate)).sort_key)
+    return prospects
 
 
 def _choose_promising(prospects: Sequence[Prospect]) -> list[Candidate]:

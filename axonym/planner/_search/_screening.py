@@ -226,9 +226,15 @@ def count_saved_bytes(named_program: NamedProgram, candidate: Candidate) -> floa
     total = 0.0
     for shape, count in named_program.saved.items():
         if shape.names & {*named_program.data_names}:
-            total += count * _count_turns(candidate, shape) * _count_bytes(shape, candidate, candidate.compute)
+            # Where experts share mesh axes with their tokens, each device has the tokens of all along these.
+            axes = [axis for name in shape.names for axis in candidate.compute.get(name, ())]
+            shards = math.prod(candidate.mesh[axis] for axis in axes if axes.count(axis) == 1)
+            size = shape.itemsize * math.prod(shape.sizes) / shards
+            total += count * _count_turns(candidate, shape) * size
         else:
             total += count * _count_bytes(shape, candidate, candidate.parameters)
+    if not candidate.layers:
+        return total
     parameters = _list_stage_parameters(named_program, candidate)
     return total + 2 * sum(_count_bytes(parameter, candidate, candidate.compute) for parameter in parameters)
 
@@ -247,7 +253,7 @@ def _list_stage_parameters(named_program: NamedProgram, candidate: Candidate) ->
 
 def _is_in_stages(shape: NamedShape, candidate: Candidate) -> bool:
     """Returns whether each stage has a part of an array, or of those that a loop computes one after another."""
-    return not shape.names.isdisjoint(candidate.layers)
+    return bool(candidate.layers) and not shape.names.isdisjoint(candidate.layers)
 
 
 def _count_turns(candidate: Candidate, shape: NamedShape | None = None) -> float:
