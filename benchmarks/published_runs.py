@@ -113,6 +113,13 @@ FLOAT8_ON_TPU7X = {
     "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
     "xla_tpu_use_single_sparse_core_for_all_gather_offload": True,
 }
+QWEN_ON_TPU7X = {
+    **HOST_TRANSFERS,
+    "xla_tpu_scoped_vmem_limit_kib": 61440,
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
+    "xla_tpu_use_single_sparse_core_for_all_gather_offload": True,
+}
 ON_GPUS = {
     "xla_gpu_all_gather_combine_threshold_bytes": 134217728,
     "xla_gpu_reduce_scatter_combine_threshold_bytes": 67108864,
@@ -133,6 +140,10 @@ LLAMA_2_13B = {**LLAMA_2_7B, "layers": 40, "embed": 5120, "heads": 40, "mlp": 13
 LLAMA_2_70B = {**LLAMA_3_70B, "vocab": 32000, "pos": 4096}
 MAXTEXT = {"vocab": 32000, "group": 1, "head_dim": 128, "pos": 2048}
 
+QWEN_3_235B = {"vocab": 151936, "layers": 94, "embed": 4096, "heads": 4, "group": 16, "head_dim": 128, "pos": 4096}
+QWEN_3_235B |= {"mlp": 1536, "experts": 128}
+MAXTEXT = {"vocab": 32000, "group": 1, "head_dim": 128, "pos": 2048}
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -148,6 +159,7 @@ class Run:
         policy: What the backward pass recomputes.
         compiler_options: Flags of XLA that the run is published with.
         is_float8: Whether the linear layers but the head multiply 8-bit floats.
+        options: Other numbers and choices of the model's configuration.
     """
 
     title: str
@@ -159,6 +171,7 @@ class Run:
     policy: Any = True
     compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     is_float8: bool = False
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def stored(self) -> dict[str, str | tuple[str, ...]]:
@@ -311,6 +324,14 @@ RUNS = {
         policy=save_attention,
         compiler_options=ON_TPU7X,
     ),
+    "70b-tpu7x": Run(
+        *("Llama 3.1 70B, FSDP 512, batch 2 a device, 8192 tokens", "tpu7x:4x8x8"),
+        {**LLAMA_3_70B, "batch": 2 * 512},
+        {"data": 512},
+        None,
+        policy=save_attention,
+        compiler_options=ON_TPU7X,
+    ),
     "405b-tpu7x": Run(
         *("Llama 3.1 405B, FSDP 512, offloaded, batch 3 a device, 8192 tokens", "tpu7x:4x8x8"),
         {**LLAMA_3_405B, "batch": 3 * 512},
@@ -328,11 +349,46 @@ RUNS = {
         compiler_options=FLOAT8_ON_TPU7X,
         is_float8=True,
     ),
+    "70b-tpu7x-float8": Run(
+        *("Llama 3.1 70B in 8-bit floats, FSDP 512, batch 2 a device, 8192 tokens", "tpu7x:4x8x8"),
+        {**LLAMA_3_70B, "batch": 2 * 512},
+        {"data": 512},
+        None,
+        policy=save_attention,
+        compiler_options=FLOAT8_ON_TPU7X,
+        is_float8=True,
+    ),
+    "405b-tpu7x-float8": Run(
+        *("Llama 3.1 405B in 8-bit floats, FSDP 512, offloaded, batch 3 a device, 8192 tokens", "tpu7x:4x8x8"),
+        {**LLAMA_3_405B, "batch": 3 * 512},
+        {"data": 512},
+        None,
+        policy=LAYERS_OFFLOADED,
+        compiler_options=ON_TPU7X,
+        is_float8=True,
+    ),
+    "qwen3-235b-tpu7x": Run(
+        *("Qwen 3 235B, FSDP 512, offloaded, batch 16 a device, 4096 tokens", "tpu7x:4x8x8"),
+        {**QWEN_3_235B, "batch": 16 * 512},
+        {"data": 512},
+        None,
+        policy=LAYERS_OFFLOADED,
+        compiler_options=QWEN_ON_TPU7X,
+        options={"top_k": 8},
+    ),
     "1024b-v5p": Run(
         *("1024B, FSDP 64 x TP 16, batch 2 a chip", "v5p:8x8x16"),
         {**MAXTEXT, "layers": 128, "embed": 16384, "heads": 256, "mlp": 114688, "batch": 2048},
         {"data": 64, "model": 16},
         98.12,
+        TENSOR,
+        compiler_options=SPARSE_CORES,
+    ),
+    "1024b-v5p-4096": Run(
+        *("1024B, FSDP 128 x TP 16, batch 2 a chip", "v5p:8x16x16"),
+        {**MAXTEXT, "layers": 128, "embed": 16384, "heads": 256, "mlp": 114688, "batch": 4096},
+        {"data": 128, "model": 16},
+        None,
         TENSOR,
         compiler_options=SPARSE_CORES,
     ),
@@ -344,11 +400,45 @@ RUNS = {
         COPIES,
         compiler_options=FUSED_COLLECTIVES,
     ),
+    "32b-v5e-slices": Run(
+        *("32B, 2 x FSDP 256, batch 4 a chip", "2 x v5e:16x16"),
+        {**MAXTEXT, "layers": 32, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 4 * 512},
+        {"replica": 2, "data": 256},
+        None,
+        COPIES,
+        compiler_options=FUSED_COLLECTIVES,
+    ),
+    "64b-v5e-slices": Run(
+        *("64B, 2 x FSDP 256, batch 2 a chip", "2 x v5e:16x16"),
+        {**MAXTEXT, "layers": 64, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 2 * 512},
+        {"replica": 2, "data": 256},
+        None,
+        COPIES,
+        compiler_options=FUSED_COLLECTIVES,
+    ),
+    "128b-v5e-slices": Run(
+        *("128B, 2 x FSDP 16 x TP 16, batch 1 a chip", "2 x v5e:16x16"),
+        {**MAXTEXT, "layers": 64, "embed": 8192, "heads": 128, "mlp": 57344, "batch": 512},
+        {"replica": 2, "data": 16, "model": 16},
+        None,
+        {**TENSOR, **COPIES},
+        OFFLOADED,
+        FUSED_COLLECTIVES,
+    ),
     "32b-v5p-slices": Run(
         *("32B, 2 x FSDP 16 x TP 4, batch 6 a chip", "2 x v5p:4x4x4"),
         {**MAXTEXT, "layers": 32, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 6 * 128},
         {"replica": 2, "data": 16, "model": 4},
         7.51,
+        {**TENSOR, **COPIES},
+        SAVED,
+        SPARSE_CORES,
+    ),
+    "64b-v5p-slices": Run(
+        *("64B, 2 x FSDP 16 x TP 4, batch 3 a chip", "2 x v5p:4x4x4"),
+        {**MAXTEXT, "layers": 64, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 3 * 128},
+        {"replica": 2, "data": 16, "model": 4},
+        None,
         {**TENSOR, **COPIES},
         SAVED,
         SPARSE_CORES,
@@ -370,6 +460,14 @@ RUNS = {
         {**TENSOR, **COPIES},
         SAVED,
         SPARSE_CORES,
+    ),
+    "512b-v5p-slices": Run(
+        *("512B, 2 x FSDP 64 x TP 8, batch 2 a chip", "2 x v5p:8x8x8"),
+        {**MAXTEXT, "layers": 128, "embed": 16384, "heads": 128, "mlp": 57344, "batch": 2048},
+        {"replica": 2, "data": 64, "model": 8},
+        None,
+        {**TENSOR, **COPIES},
+        compiler_options=SPARSE_CORES,
     ),
     **{
         f"7b-a3-{hosts}": Run(

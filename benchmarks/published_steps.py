@@ -26,7 +26,7 @@ import optax
 
 import axonym as nym
 from axonym.planner import CompiledProgram, StepTime, compile_for, described_devices, estimate_step_time, get_hardware
-from examples.models import llama
+from examples.models import llama, mixtral
 
 from .compiled_steps import replace_table
 from .published_runs import RUNS, Run
@@ -34,12 +34,15 @@ from .published_runs import RUNS, Run
 
 def init_model(run: Run) -> Any:
     """Makes the model of a run."""
-    axes: dict[str, Any] = {name: nym.Axis(name, run.sizes[name]) for name in llama.Config._fields if name in run.sizes}
-    model = llama.Llama.init(llama.Config(**axes), key=jax.random.key(0))
+    file = mixtral if "experts" in run.sizes else llama
+    axes = {name: nym.Axis(name, run.sizes[name]) for name in file.Config._fields if name in run.sizes}
+    config: Any = file.Config(**axes, **run.options)
+    model = (mixtral.Mixtral if file is mixtral else llama.Llama).init(config, key=jax.random.key(0))
     blocks = dataclasses.replace(model.blocks, gradient_checkpointing=run.policy)
     if run.is_float8:
         blocks = nym.quantization.quantize_linear_layers(blocks, nym.quantization.Float8DotGeneral.init(16))
-    return dataclasses.replace(model, blocks=blocks).use_sequence_parallelism()
+    model = dataclasses.replace(model, blocks=blocks)
+    return model.use_sequence_parallelism() if isinstance(model, llama.Llama) else model
 
 
 def is_history(x: Any) -> bool:
