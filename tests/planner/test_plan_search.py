@@ -548,6 +548,43 @@ def test_values_with_names_are_saved_as_far_as_memory_is_left(cache, monkeypatch
     assert (unsaved in found.notes) is (policy == "none")
 
 
+class WideBlock(eqx.Module):
+    """A block with a wide value that saves most for its bytes, and a narrow one."""
+
+    narrow: Linear
+    middle: Linear
+    wide: Linear
+    down: Linear
+
+    @staticmethod
+    def init(*, key):
+        keys = jax.random.split(key, 4)
+        Embed, Rank, Hidden, Mlp = nym.make_axes(embed=EMBED, rank=8, hidden=512, mlp=2048)
+        axes = (Embed, Rank), (Rank, Hidden), (Hidden, Mlp), (Mlp, Embed)
+        return WideBlock(*(Linear.init(*pair, key=key) for pair, key in zip(axes, keys, strict=True)))
+
+    def __call__(self, x):
+        middle = nym.tree_checkpoint_name(self.middle(nym.nn.tanh(self.narrow(x))), "middle")
+        wide = nym.tree_checkpoint_name(self.wide(nym.nn.tanh(middle)), "wide")
+        return x + self.down(nym.nn.tanh(wide))
+
+
+@pytest.mark.parametrize(("available", "first"), [(30_000_000, "middle"), (2**30, "wide")])
+def test_a_value_that_does_not_fit_is_saved_last(monkeypatch, available, first):
+    small = dataclasses.replace(get_hardware("cpu"), hbm_available=available)
+    monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
+    blocks = Stacked.init(nym.Axis("layers", LAYERS), WideBlock)
+    model = eqx.filter_eval_shape(lambda key: blocks(key=jax.random.split(key, LAYERS)), jax.random.key(0))
+
+    def step(model, x):
+        return jax.grad(lambda model: nym.mean(nym.square(model.fold(x))).array)(model)
+
+    x = make_shape(batch=4096, embed=EMBED)
+    plan = nym.planner.plan(step, model, x, devices="cpu:4", policies="auto", fixed=DATA, budget=1e-9)
+    policies = {evaluation.candidate.policy for evaluation in plan.evaluations}
+    assert policies & {"save middle", "save wide"} == {f"save {first}"}
+
+
 def test_names_that_save_no_operations_are_not_saved():
     model = eqx.filter_eval_shape(init_model, jax.random.key(0))
     found = nym.planner.plan(train_step, model, X, devices="cpu:4", policies="auto", fixed=DATA, budget=1e-9)

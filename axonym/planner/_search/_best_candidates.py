@@ -4,7 +4,7 @@ import collections
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,12 +91,10 @@ class ComputingSpeed:
     Attributes:
         factors: The factor of each timed candidate, by what its devices compute.
         calibration: What a measured step says of all times, if there is one.
-        mesh_factors: The least factor of those with each mesh and settings.
     """
 
     factors: dict[tuple[Any, ...], float]
     calibration: Calibration | None = None
-    mesh_factors: dict[CandidateKey, float] = field(default_factory=dict[CandidateKey, float])
 
     @staticmethod
     def measure(
@@ -107,13 +105,10 @@ class ComputingSpeed:
         if not timed and calibration is not None and calibration.predicted.stage == "timed":
             timed = [(calibration.predicted, calibration.prospect)]
         factors: dict[tuple[Any, ...], float] = {}
-        mesh_factors: dict[CandidateKey, float] = {}
         for evaluation, prospect in timed:
-            key = evaluation.candidate.key
-            factor = (evaluation.time.compute + evaluation.time.attention) / prospect.estimate.time.compute
-            factors[key.work] = factor
-            mesh_factors[key.mesh_and_settings] = min(factor, mesh_factors.get(key.mesh_and_settings, factor))
-        return ComputingSpeed(factors, calibration, mesh_factors)
+            seconds = evaluation.time.compute + evaluation.time.attention
+            factors[evaluation.candidate.key.work] = seconds / prospect.estimate.time.compute
+        return ComputingSpeed(factors, calibration)
 
     def scale(self, evaluation: Evaluation) -> Evaluation:
         """Returns an evaluation whose computing is from operations as slow as a timed one, and which is calibrated.
@@ -129,14 +124,9 @@ class ComputingSpeed:
     def scale_at_best(self, evaluation: Evaluation) -> Evaluation:
         """Returns the same for the shortest time that is expected of a candidate whose factor is not known.
 
-        Timed candidates may have large factors, such as those whose products wait for collectives within them. If some
-        have its mesh and settings, its factor is less than theirs by no more than all factors differ.
+        Timed candidates may have large factors, such as those whose products wait for collectives within them.
         """
-        least = min([_BEST_SLOWDOWN, *self.factors.values()])
-        mesh_factor = self.mesh_factors.get(evaluation.candidate.key.mesh_and_settings)
-        if mesh_factor is not None and len(self.factors) > 1:
-            least = max(least, mesh_factor - (max(self.factors.values()) - min(self.factors.values())))
-        return self._scale(evaluation, least)
+        return self._scale(evaluation, min([_BEST_SLOWDOWN, *self.factors.values()]))
 
     def _scale(self, evaluation: Evaluation, unknown_factor: float) -> Evaluation:
         if evaluation.stage != "timed" and self.factors:
@@ -431,7 +421,8 @@ class _Search:
     def _find_untimed(self) -> CandidateKey | None:
         """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh.
 
-        That is None if no candidate can be faster than the best timed one by `_TIMED_GAIN`.
+        That is None if no candidate can be faster than the best timed one by `_TIMED_GAIN`. One cannot if a timed one
+        with its mesh and settings is faster and was screened as faster: the model of the machine tells these apart.
         """
         speed = self._measure_speed()
 
@@ -445,5 +436,21 @@ class _Search:
                 slowdown = self._slowdowns.get(key.mesh_and_settings, 1.0)
                 expected_costs[key] = slowdown * speed.scale(evaluation).cost
                 least_costs[key] = slowdown * speed.scale_at_best(evaluation).cost
-        possible = [key for key, cost in least_costs.items() if cost < (1 - _TIMED_GAIN) * best_cost]
+        possible = [
+            key
+            for key, cost in least_costs.items()
+            if cost < (1 - _TIMED_GAIN) * best_cost and not self._is_slower_on_its_mesh(key, speed)
+        ]
         return min(possible, key=lambda key: (expected_costs[key], key), default=None)
+
+    def _is_slower_on_its_mesh(self, key: CandidateKey, speed: ComputingSpeed) -> bool:
+        """Returns whether a timed candidate with the same mesh and settings is faster, and was screened as faster."""
+        evaluation, prospect = self.results[key]
+        return any(
+            timed_evaluation.stage == "timed"
+            and timed_evaluation.is_usable
+            and timed_key.mesh_and_settings == key.mesh_and_settings
+            and timed_prospect.estimate.cost < prospect.estimate.cost
+            and speed.scale(timed_evaluation).cost < speed.scale(evaluation).cost
+            for timed_key, (timed_evaluation, timed_prospect) in self.results.items()
+        )

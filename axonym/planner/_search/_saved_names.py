@@ -17,6 +17,7 @@ AUTO = "auto"
 RECOMPUTE_LAYERS: Mapping[str, Any] = {"layers": True}
 _SAVE_ALL = "none"
 _KNOWN = {_SAVE_ALL: False, **RECOMPUTE_LAYERS, "offload": "offload"}
+_HELD_PART = 0.85  # of the memory, which arguments and saved values may take; a large step holds a tenth besides
 _MOST_NAMES = 12  # the step is traced for each pair of them
 
 
@@ -26,8 +27,8 @@ def propose_policies(
     """Returns the policies to try, by name: those that `Stacked` knows, and those that save named values.
 
     Of the names that a step gives to values of its layers, that one comes first which saves most seconds of computing
-    and waiting for each byte that it takes on a device, then the one which does beside it, and so on. There is a policy
-    for each number of names.
+    and waiting for each byte that it takes on a device, then the one which does beside it, and so on. Those that do not
+    fit into the memory come last. There is a policy for each number of names.
 
     Args:
         prospect: A candidate for the step whose layers save nothing.
@@ -44,7 +45,8 @@ def propose_policies(
             seconds = prospect.estimate.cost - saving_prospect.estimate.cost
             held_bytes = saving_prospect.held_bytes - prospect.held_bytes
             gains.append((seconds / max(held_bytes, 1.0), name, saving_prospect))
-        gain, name, prospect = max(gains, key=lambda gain: gain[:2])
+        memory = _HELD_PART * hardware.hbm_available
+        gain, name, prospect = max(gains, key=lambda gain: (gain[2].held_bytes <= memory, *gain[:2]))
         if gain <= 0:
             break
         names.remove(name)
