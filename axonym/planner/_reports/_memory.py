@@ -160,7 +160,11 @@ class MemoryReport(PrintedReport):
         platform = f" ({self.platform})" if self.platform else ""
         if not self.available:
             return f"{format_bytes(self.total)} on each device{platform}"
-        verdict = "it fits" if self.fits else f"it does not fit, {format_bytes(self.shortfall)} are missing"
+        verdict = "it fits"
+        if self.shortfall:
+            verdict = f"it does not fit, {format_bytes(self.shortfall)} are missing"
+        elif not self.fits:
+            verdict = "it does not fit, the compiler says, which needs more for a time"
         device = f" ({self.device})" if self.device else ""
         sizes = f"{format_bytes(self.total)} of {format_bytes(self.available)}{device}"
         return f"{sizes} on each device{platform}: {verdict}"
