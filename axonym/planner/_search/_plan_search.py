@@ -144,10 +144,8 @@ def plan(
     if policies == AUTO:
         variants = vary_step(RECOMPUTE_LAYERS)
         prospects = _screen_candidates(variants, compiler, fixed, pruned, first_prospects)
-        best_prospect = min(
-            (prospect for prospect in prospects if prospect.variant is variants[0]),
-            key=lambda prospect: prospect.sort_key,
-        )
+        first_variant = [prospect for prospect in prospects if prospect.variant is variants[0]]
+        best_prospect = min(first_variant or prospects, key=lambda prospect: prospect.sort_key)
         proposed = propose_policies(best_prospect, compiler.hardware, compiler.make_link_model)
         policies = {name: policy for name, policy in proposed.items() if name not in RECOMPUTE_LAYERS}
     further_variants = vary_step(policies)

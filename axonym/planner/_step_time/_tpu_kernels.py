@@ -25,7 +25,9 @@ def estimate_tpu_kernel(program: CompiledProgram, kernel: HloInstruction) -> tup
     hardware = program.hardware
     if flops := count_attention_flops(kernel):
         return 0.0, flops / (_ATTENTION_PART * hardware.bf16_flops)
-    if tiles := xla.RAGGED_DOT_TILES.search(kernel.attributes):
+    tiles = xla.RAGGED_DOT_TILES.search(kernel.attributes)
+    ranks = [len(array.shape) for array in (*_list_operands(kernel), *kernel.results) if len(array.shape) >= 2]
+    if tiles and ranks in ([2, 3, 2], [2, 2, 3]):  # others are fused with something
         flops, moved = count_ragged_dot(program, kernel, *map(int, tiles.groups()))
     elif costs := xla.COST_ESTIMATE.search(kernel.attributes):
         flops, moved = map(int, costs.groups())
