@@ -139,10 +139,8 @@ LLAMA_3_405B = {**LLAMA_3, "layers": 126, "embed": 16384, "group": 16, "mlp": 53
 LLAMA_2_13B = {**LLAMA_2_7B, "layers": 40, "embed": 5120, "heads": 40, "mlp": 13824}
 LLAMA_2_70B = {**LLAMA_3_70B, "vocab": 32000, "pos": 4096}
 MAXTEXT = {"vocab": 32000, "group": 1, "head_dim": 128, "pos": 2048}
-
 QWEN_3_235B = {"vocab": 151936, "layers": 94, "embed": 4096, "heads": 4, "group": 16, "head_dim": 128, "pos": 4096}
 QWEN_3_235B |= {"mlp": 1536, "experts": 128}
-MAXTEXT = {"vocab": 32000, "group": 1, "head_dim": 128, "pos": 2048}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,10 +34,10 @@ from .published_runs import RUNS, Run
 
 def init_model(run: Run) -> Any:
     """Makes the model of a run."""
-    file = mixtral if "experts" in run.sizes else llama
-    axes = {name: nym.Axis(name, run.sizes[name]) for name in file.Config._fields if name in run.sizes}
-    config: Any = file.Config(**axes, **run.options)
-    model = (mixtral.Mixtral if file is mixtral else llama.Llama).init(config, key=jax.random.key(0))
+    module, model_class = (mixtral, mixtral.Mixtral) if "experts" in run.sizes else (llama, llama.Llama)
+    axes = {name: nym.Axis(name, run.sizes[name]) for name in module.Config._fields if name in run.sizes}
+    config: Any = module.Config(**axes, **run.options)
+    model = model_class.init(config, key=jax.random.key(0))
     blocks = dataclasses.replace(model.blocks, gradient_checkpointing=run.policy)
     if run.is_float8:
         blocks = nym.quantization.quantize_linear_layers(blocks, nym.quantization.Float8DotGeneral.init(16))

@@ -732,8 +732,8 @@ class MixtureOfExperts(Layer):
 
     The result is the sum of `down(activation(gate(x)) * up(x))` over the chosen experts of each token, times their
     weights. Where the expert axis is sharded, tokens travel to the experts, and weights of experts do not travel.
-    What the experts multiply can be saved for the backward pass by the names `"gate"`, `"up"` and `"down"`; see
-    [`ScanCheckpointPolicy`][axonym.ScanCheckpointPolicy].
+    The products of the experts can be saved for the backward pass by the names `"gate"`, if there is one, `"up"` and
+    `"down"`; see [`ScanCheckpointPolicy`][axonym.ScanCheckpointPolicy].
 
     Attributes:
         router: The router.

@@ -17,7 +17,10 @@ from ._format import check_count, format_count
 from ._table import Grid, GridPage, GridRow, PrintedReport, format_html_page, format_page
 
 
-_CONTROL_FLOW = r"while|body|cond|branch_\d+_fun|closed_call|eval_jaxpr|checkpoint|rematted_computation|shard_map"
+_CONTROL_FLOW = (
+    r"while|body|cond|branch_\d+_fun|closed_call|eval_jaxpr|checkpoint|rematted_computation|shard_map"
+    r"|rows\(\d+ of \d+\)"  # of `nn.ragged_dot`, for the planner
+)
 _CONTROL_FLOW_SCOPE = re.compile(_CONTROL_FLOW)
 # The path of a `Stacked`, which is outside of its loop and inside: `loss/blocks/while/body/blocks/up`.
 _REPEATED_PATH = re.compile(rf"(?<=/)((?:[^/]+/)+?)(?:(?:{_CONTROL_FLOW})/)+\1")

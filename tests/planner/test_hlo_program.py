@@ -113,6 +113,7 @@ def test_arrays_are_read_with_layouts_and_tuples():
         ("jit(f)/(jvp(Net)/dot(a -> b)/dot_general:jvp(sum(b))/reduce_sum)", "Net", "dot(a -> b) + sum(b)"),
         ("jit(f)/Net/(up/dot(a -> b)/dot_general:down/add)", "Net/up + Net/down", "dot(a -> b) + add"),
         ("jit(f)/Net/up/dot(a -> b)/dot_general;jit(f)/Net/down/add", "Net/up + Net/down", "dot(a -> b) + add"),
+        ("jit(f)/jvp(Net)/moe/shard_map/rows(8 of 32)/ragged_dot_general", "Net/moe", "ragged_dot_general"),
         ("", "", ""),
     ],
 )

@@ -564,6 +564,7 @@ class WideBlock(eqx.Module):
         return WideBlock(*(Linear.init(*pair, key=key) for pair, key in zip(axes, keys, strict=True)))
 
     def __call__(self, x):
+        x = nym.tree_checkpoint_name(x, "useless")
         middle = nym.tree_checkpoint_name(self.middle(nym.nn.tanh(self.narrow(x))), "middle")
         wide = nym.tree_checkpoint_name(self.wide(nym.nn.tanh(middle)), "wide")
         return x + self.down(nym.nn.tanh(wide))
@@ -675,15 +676,31 @@ def test_memory_that_loops_collect_is_counted_for_each_array():
     assert estimate(True) - estimate("offload") == 4 * LAYERS * BATCH // 8 * EMBED  # inputs of layers
 
 
-def test_products_of_experts_are_saved_where_their_tokens_are():
+DOWN = 4 * LAYERS * 2 * BATCH * PIXEL * EMBED  # bytes of `down` for all choices
+GATE = DOWN * MLP // EMBED
+
+
+@pytest.mark.parametrize(
+    ("mesh", "compute", "capacity", "down", "gate"),
+    [
+        ({"data": 8}, {"batch": "data"}, None, DOWN // 8, GATE // 8),
+        ({"data": 2, "model": 4}, {"batch": "data", "experts": "model"}, None, DOWN // 2, GATE // 2),
+        ({"data": 2, "model": 4}, {"batch": "data", "mlp": "model"}, None, DOWN // 2, GATE // 8),
+        ({"data": 4}, {"batch": "data", "experts": "data"}, None, DOWN, GATE),  # each device gathers all tokens
+        ({"data": 4}, {"batch": "data", "experts": "data"}, 1.0, DOWN // 4, GATE // 4),
+    ],
+)
+def test_products_of_experts_are_saved_where_their_tokens_are(mesh, compute, capacity, down, gate):
     Embed, Mlp, Experts = nym.make_axes(embed=EMBED, mlp=MLP, experts=4)
+    axis = None if capacity is None else "pos"
 
     class Mixture(nym.nn.MixtureOfExperts):
         def __call__(self, x):
             return x + super().__call__(x)[0]
 
     def make_block(*, key):
-        return Mixture(**vars(nym.nn.MixtureOfExperts.init(Embed, Mlp, Experts, 2, key=key)))
+        options = {"capacity_factor": capacity, "capacity_axis": axis}
+        return Mixture(**vars(nym.nn.MixtureOfExperts.init(Embed, Mlp, Experts, 2, key=key, **options)))
 
     def count_saved(policy):
         make = Stacked.init(nym.Axis("layers", LAYERS), make_block, gradient_checkpointing=policy)
@@ -691,10 +708,11 @@ def test_products_of_experts_are_saved_where_their_tokens_are():
         gradient = jax.grad(lambda stack, x: nym.mean(stack.fold(x)).array)
         program = trace_named_program(gradient, (stack, make_shape(batch=BATCH, pos=PIXEL, embed=EMBED)))
         assert {*program.checkpoint_names} == {"gate", "up", "down"}
-        return count_saved_bytes(program, nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {}))
+        mapping = {name: (axis,) for name, axis in compute.items()}
+        return count_saved_bytes(program, nym.planner.Candidate(mesh, mapping, {}))
 
-    saved = count_saved(nym.ScanCheckpointPolicy(save_block_internals=["down"])) - count_saved(True)
-    assert saved == 4 * LAYERS * 2 * BATCH // 8 * PIXEL * EMBED
+    for name, size in {"down": down, "gate": gate}.items():
+        assert count_saved(nym.ScanCheckpointPolicy(save_block_internals=[name])) - count_saved(True) == size
 
 
 def test_what_is_sent_to_the_host_takes_the_time_of_the_memory():

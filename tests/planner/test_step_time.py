@@ -16,6 +16,7 @@ from axonym.planner import (
     estimate_step_time,
     get_hardware,
 )
+from axonym.planner._program import _xla_text as xla
 from axonym.planner._program._hlo_program import HloProgram
 from axonym.planner._step_time._tpu_kernels import count_attention_flops
 
@@ -226,10 +227,16 @@ MATRIX = 2 * 4096 * 1024  # bytes of an expert
 @pytest.mark.parametrize(
     ("kernel", "flops", "moved"),
     [
-        # 64 tiles of rows, of which 7 are of two experts. Matrices are read once: the sum has one tile.
+        # 64 tiles of rows, of which 7 are taken to be of two experts. All is read once: the sum has one tile.
         (multiply_groups("128,4096,1024", X, W, XW), 71 * 128 * MATRIX, 2**26 + 2**24 + 8 * MATRIX),
-        # With two tiles of what is summed, each tile of rows reads a whole matrix.
-        (multiply_groups("128,2048,1024", X, W, XW), 71 * 128 * MATRIX, 2**26 + 2**24 + 71 * MATRIX),
+        # With two tiles of what is summed, each tile of rows is read for each of its experts, with a whole matrix.
+        (multiply_groups("128,2048,1024", X, W, XW), 71 * 128 * MATRIX, 71 / 64 * 2**26 + 2**24 + 71 * MATRIX),
+        # Two rows are of two experts at most.
+        (
+            multiply_groups("128,4096,1024", "bf16[2,4096]", W, "bf16[2,1024]"),
+            2 * 128 * MATRIX,
+            2 * 2 * (4096 + 1024) + 2 * MATRIX,
+        ),
         # A quarter of the rows is of experts on this device.
         (
             multiply_groups("128,4096,512", X, W, XW, "rows(2048 of 8192)/"),
@@ -243,6 +250,32 @@ MATRIX = 2 * 4096 * 1024  # bytes of an expert
 def test_products_of_experts_take_as_long_as_their_tiles(kernel, flops, moved):
     time = estimate_step_time(make_hlo(kernel, "%a = @ add(%y, %y), cycles(15000)"))
     assert time.compute == pytest.approx(max(flops / 197e12, moved / 819e9) + 1e-5)
+
+
+EXPERT_AXES = {"embed": 8, "mlp": 16, "experts": 8}
+
+
+def apply_mixture(dispatch: Any, x: nym.NamedArray) -> nym.NamedArray:
+    axes = [nym.Axis(name, size) for name, size in EXPERT_AXES.items()]
+    return nym.nn.MixtureOfExperts.init(*axes, 2, key=jax.random.key(0), dispatch=dispatch)(x)[0]
+
+
+@pytest.mark.parametrize(
+    ("multiply", "mapping", "expected"),
+    [
+        (lambda x: apply_mixture("gather", x), {"batch": "data", "experts": "model"}, ("256", "1024")),
+        (lambda x: apply_mixture("gather", x), {"batch": MODEL, "experts": MODEL}, ("512", "2048")),
+        (lambda x: apply_mixture("ragged_all_to_all", x), {"batch": MODEL, "experts": MODEL}, ("512", "2048")),
+        (lambda x: apply_mixture("gather", x), {"batch": "data"}, ("1024", "1024")),
+    ],
+)
+def test_products_of_experts_say_how_many_rows_they_have(multiply, mapping, expected):
+    """Of 1024 tokens, each of which chooses two experts."""
+    x = nym.NamedArray(jax.ShapeDtypeStruct((1024, 8), "float32"), ("batch", "embed"))
+    mesh = nym.create_mesh({"data": 2, "model": 4})
+    with jax.set_mesh(mesh):
+        text = nym.named_jit(multiply, mapping).lower(x).as_text(debug_info=True)
+    assert set(re.findall(xla.EXPECTED_ROWS.format(rows=r"(\d+)"), text)) == {expected}
 
 
 def test_step_for_tpus_has_each_part():

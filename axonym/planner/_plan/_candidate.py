@@ -152,8 +152,8 @@ class CandidateKey:
         return replace(self, parameters=())
 
     @property
-    def work(self) -> tuple[Any, ...]:
-        """Into how many parts each axis is divided, and the settings: with the same, devices compute the same."""
+    def work(self) -> "tuple[tuple[tuple[str, int], ...], CandidateKey]":
+        """How many parts each axis has, and the settings; devices of candidates that share both compute the same."""
         sizes = dict(self.mesh)
         parts = tuple((name, math.prod(sizes[axis] for axis in axes)) for name, axes in self.compute)
         return parts, replace(self, mesh=(), compute=(), parameters=())

@@ -282,7 +282,7 @@ def _read_shape(aval: Any, origin: Origin = None) -> NamedShape:
 
 
 def _read_saved_shape(aval: Any) -> NamedShape:
-    """Returns the shape of what a loop saves; from a `shard_map`, one dimension has all names of its arguments."""
+    """Returns the shape of what a loop saves; from a `shard_map`, it has the names of all arguments, with size 1."""
     shape = _read_shape(aval)
     entries = [entry for entry in _get_partitions(aval) if not isinstance(entry, str)]
     return shape._replace(dims=(*shape.dims, *((name, 1) for entry in entries for name in get_entry_axes(entry))))

@@ -86,7 +86,7 @@ ATTENTION_KERNEL = re.compile(r"attention|splash|flash|mha")
 # The sizes of the tiles that libtpu's kernel of `ragged_dot` multiplies: of rows, of what is summed, of columns.
 RAGGED_DOT_TILES = re.compile(r'ragged_dot_tiling="(\d+),(\d+),(\d+)"')
 # What the author of a Pallas kernel says of it: floating-point operations, and bytes that it moves.
-COST_ESTIMATE = re.compile(r'"cost_estimate":\{"flops":"(\d+)",.*?"bytes_accessed":"(\d+)"')
+COST_ESTIMATE = re.compile(r'"cost_estimate":\{"flops":"?(\d+)[^}]*?"bytes_accessed":"?(\d+)')
 # A product of cuBLAS.
 CUBLAS_CALL = 'custom_call_target="__cublas'
 # A convolution of cuDNN, such as `__cudnn$convForward`, and the dimensions of its kernel, such as `01io`.

@@ -164,7 +164,7 @@ class MemoryReport(PrintedReport):
         if self.shortfall:
             verdict = f"it does not fit, {format_bytes(self.shortfall)} are missing"
         elif not self.fits:
-            verdict = "it does not fit, the compiler says, which needs more for a time"
+            verdict = "it does not fit, the compiler says"
         device = f" ({self.device})" if self.device else ""
         sizes = f"{format_bytes(self.total)} of {format_bytes(self.available)}{device}"
         return f"{sizes} on each device{platform}: {verdict}"

@@ -93,7 +93,7 @@ class ComputingSpeed:
         calibration: What a measured step says of all times, if there is one.
     """
 
-    factors: dict[tuple[Any, ...], float]
+    factors: dict[tuple[tuple[tuple[str, int], ...], CandidateKey], float]
     calibration: Calibration | None = None
 
     @staticmethod
@@ -104,7 +104,7 @@ class ComputingSpeed:
         timed = [(evaluation, prospect) for evaluation, prospect in results if evaluation.stage == "timed"]
         if not timed and calibration is not None and calibration.predicted.stage == "timed":
             timed = [(calibration.predicted, calibration.prospect)]
-        factors: dict[tuple[Any, ...], float] = {}
+        factors: dict[tuple[tuple[tuple[str, int], ...], CandidateKey], float] = {}
         for evaluation, prospect in timed:
             seconds = evaluation.time.compute + evaluation.time.attention
             factors[evaluation.candidate.key.work] = seconds / prospect.estimate.time.compute

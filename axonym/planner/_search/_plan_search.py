@@ -133,9 +133,9 @@ def plan(
     pruned: collections.Counter[str] = collections.Counter()  # what follows adds to it, by reason
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
 
-    def vary_step(policies: Mapping[str, Any] | None) -> list[StepVariant]:
-        variants = _count_work(list_variants(plain, args, policies, options, pruned, sizes, gathers), serve)
-        return add_offloaded_states(variants) if offload_state else variants
+    def vary_step(tried: Mapping[str, Any] | None) -> list[StepVariant]:
+        steps = _count_work(list_variants(plain, args, tried, options, pruned, sizes, gathers), serve)
+        return add_offloaded_states(steps) if offload_state else steps
 
     variants: list[StepVariant] = []
     prospects: list[Prospect] = []
@@ -290,7 +290,8 @@ def _screen_candidates(
 def _choose_promising(prospects: Sequence[Prospect]) -> list[Candidate]:
     """Returns the candidates to screen with further settings: those up to `_PROMISING` times as slow as the best.
 
-    A policy makes a step longer or shorter by what is recomputed, which is less.
+    A policy makes a step longer or shorter by what is recomputed, which is less. Ways to gather may change it by more,
+    and are tried on what is fast without them.
     """
     costs = [prospect.estimate.cost for prospect in prospects if prospect.is_likely_to_fit]
     limit = _PROMISING * min(costs, default=math.inf)

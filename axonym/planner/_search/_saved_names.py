@@ -46,7 +46,7 @@ def propose_policies(
             held_bytes = saving_prospect.held_bytes - prospect.held_bytes
             gains.append((seconds / max(held_bytes, 1.0), name, saving_prospect))
         memory = _HELD_PART * hardware.hbm_available
-        gain, name, prospect = max(gains, key=lambda gain: (gain[2].held_bytes <= memory, *gain[:2]))
+        gain, name, prospect = max(gains, key=lambda gain: (gain[0] > 0, gain[2].held_bytes <= memory, *gain[:2]))
         if gain <= 0:
             break
         names.remove(name)

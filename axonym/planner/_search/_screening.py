@@ -226,17 +226,30 @@ def count_saved_bytes(named_program: NamedProgram, candidate: Candidate) -> floa
     total = 0.0
     for shape, count in named_program.saved.items():
         if shape.names & {*named_program.data_names}:
-            # Where experts share mesh axes with their tokens, each device has the tokens of all along these.
-            axes = [axis for name in shape.names for axis in candidate.compute.get(name, ())]
-            shards = math.prod(candidate.mesh[axis] for axis in axes if axes.count(axis) == 1)
-            size = shape.itemsize * math.prod(shape.sizes) / shards
-            total += count * _count_turns(candidate, shape) * size
+            saved_shape = _drop_absent_names(shape, named_program, candidate)
+            total += count * _count_turns(candidate, shape) * _count_bytes(saved_shape, candidate, candidate.compute)
         else:
             total += count * _count_bytes(shape, candidate, candidate.parameters)
-    if not candidate.layers:
-        return total
     parameters = _list_stage_parameters(named_program, candidate)
     return total + 2 * sum(_count_bytes(parameter, candidate, candidate.compute) for parameter in parameters)
+
+
+def _drop_absent_names(shape: NamedShape, named_program: NamedProgram, candidate: Candidate) -> NamedShape:
+    """Returns the shape of what a loop saves without names whose axes it lacks.
+
+    What a function of shards saves has the names of all arguments of that, with size 1. Names of parameters, such as
+    of experts, divide it only if it has a dimension of their size. Where others share the mesh axes of such a name,
+    each device has what all devices along these have.
+    """
+    sizes = {size for name, size in shape.dims if not name}
+    absent_names = {
+        name
+        for name, size in shape.dims
+        if size == 1 and name in named_program.parameter_names and not named_program.sizes[name] & sizes
+    }
+    whole_axes = {axis for name in absent_names for axis in candidate.compute.get(name, ())}
+    dims = ((name, size) for name, size in shape.dims if whole_axes.isdisjoint(candidate.compute.get(name, ())))
+    return shape._replace(dims=tuple(dims)) if absent_names else shape
 
 
 def _list_stage_parameters(named_program: NamedProgram, candidate: Candidate) -> list[NamedShape]:
@@ -253,7 +266,7 @@ def _list_stage_parameters(named_program: NamedProgram, candidate: Candidate) ->
 
 def _is_in_stages(shape: NamedShape, candidate: Candidate) -> bool:
     """Returns whether each stage has a part of an array, or of those that a loop computes one after another."""
-    return bool(candidate.layers) and not shape.names.isdisjoint(candidate.layers)
+    return not shape.names.isdisjoint(candidate.layers)
 
 
 def _count_turns(candidate: Candidate, shape: NamedShape | None = None) -> float:

@@ -25,10 +25,13 @@ def estimate_tpu_kernel(program: CompiledProgram, kernel: HloInstruction) -> tup
     hardware = program.hardware
     if flops := count_attention_flops(kernel):
         return 0.0, flops / (_ATTENTION_PART * hardware.bf16_flops)
+    arrays = [array for array in (*_list_operands(kernel), *kernel.results) if len(array.shape) >= 2]
+    ranks = [len(array.shape) for array in arrays]
     tiles = xla.RAGGED_DOT_TILES.search(kernel.attributes)
-    ranks = [len(array.shape) for array in (*_list_operands(kernel), *kernel.results) if len(array.shape) >= 2]
     if tiles and ranks in ([2, 3, 2], [2, 2, 3]):  # others are fused with something
-        flops, moved = count_ragged_dot(program, kernel, *map(int, tiles.groups()))
+        x, other, result = arrays
+        part = _find_expected_part(program, kernel, x.shape[0])
+        flops, moved = count_ragged_dot(x, other, result, part, *map(int, tiles.groups()))
     elif costs := xla.COST_ESTIMATE.search(kernel.attributes):
         flops, moved = map(int, costs.groups())
     else:
@@ -55,30 +58,47 @@ def count_attention_flops(kernel: HloInstruction) -> float:
 
 
 def count_ragged_dot(
-    program: CompiledProgram, kernel: HloInstruction, row_tile: int, summed_tile: int, column_tile: int
+    x: HloArray, other: HloArray, result: HloArray, part: float, row_tile: int, summed_tile: int, column_tile: int
 ) -> tuple[float, float]:
     """Returns the floating-point operations of a `ragged_dot`, and the bytes that it moves.
 
-    A tile of rows is multiplied once for each group that has some of them, so there is a tile more for each group but
-    the first. Groups are taken to have equally many rows. If only a part of the rows is of groups on this device,
-    scopes say how many; the compiler drops that of the gradient of the rows, so another product of as many tells it.
+    A tile of rows is multiplied once for each group that has some of them. Groups are taken to end within tiles, so
+    that there is a tile more for each group but the first. Groups without rows are not visited, but for the gradient of
+    their matrices.
+
+    Args:
+        x: The rows.
+        other: The matrices, or for their gradient, that of the products.
+        result: The products, or the gradient of the matrices.
+        part: The part of the rows that are of groups on this device.
+        row_tile: How many rows a tile has.
+        summed_tile: How many elements that are summed over it has.
+        column_tile: How many columns it has.
     """
-    x, other = [array for array in _list_operands(kernel) if len(array.shape) >= 2]
-    (result,) = kernel.results
     rows, summed = x.shape
-    is_gradient = len(result.shape) == 3  # of the weights, which has the groups
-    groups, _, columns = result.shape if is_gradient else other.shape
-    expected_rows = re.search(xla.EXPECTED_ROWS.format(rows=rows), program.text)
-    part = int(expected_rows[1]) / rows if expected_rows else 1.0
-    visits = math.ceil(part * rows / row_tile) + groups - 1
+    is_gradient = len(result.shape) == 3
+    groups, columns = (result if is_gradient else other).shape[0], result.shape[-1]
+    filled_groups = groups if is_gradient else min(groups, math.ceil(part * rows))
+    visits = math.ceil(part * rows / row_tile) + filled_groups - 1
     summed_tiles, column_tiles = math.ceil(summed / summed_tile), math.ceil(columns / column_tile)
     flops = 2.0 * visits * row_tile * summed_tiles * summed_tile * column_tiles * column_tile
     if is_gradient:
-        moved = part * (x.bytes * column_tiles + other.bytes * summed_tiles) + result.bytes
-    else:
-        weight_reads = 1 if summed_tiles == 1 else visits / groups  # a whole matrix stays while its group does
-        moved = part * (x.bytes * column_tiles + result.bytes) + other.bytes * weight_reads
+        return flops, part * (x.bytes * column_tiles + other.bytes * summed_tiles) + result.bytes
+    row_reads, matrix_reads = part, filled_groups  # with one tile of what is summed, both stay while their group does
+    if summed_tiles > 1:
+        row_reads, matrix_reads = visits * row_tile / rows, visits
+    moved = row_reads * x.bytes * column_tiles + matrix_reads / groups * other.bytes + part * result.bytes
     return flops, moved
+
+
+def _find_expected_part(program: CompiledProgram, kernel: HloInstruction, rows: int) -> float:
+    """Returns the part of the rows that are of groups on this device, if all groups have equally many.
+
+    Scopes tell it. The compiler drops that of the gradient of the rows, so another product of as many rows tells it.
+    """
+    pattern = xla.EXPECTED_ROWS.format(rows=rows)
+    match = re.search(pattern, kernel.op_name) or re.search(pattern, program.text)
+    return int(match[1]) / rows if match else 1.0
 
 
 def _list_operands(kernel: HloInstruction) -> tuple[HloArray, ...]:
