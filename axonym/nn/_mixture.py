@@ -426,7 +426,7 @@ def _compute_ragged_dot(
         # The first and the last row of each group, among the rows of this device.
         ends = jnp.clip(jnp.cumsum(group_sizes) - first_row, 0, row_count)
         starts = jnp.concatenate([jnp.zeros_like(ends, shape=1), ends[:-1]])
-        options = {"precision": precision, "preferred_element_type": dtype}
+        multiply = functools.partial(multiply_rows, precision=precision, preferred_element_type=dtype)
         if group in mesh_axes:
             # `ragged_dot` starts at the first row, so the rows of this device's groups are rolled there and back.
             first_group = jax.lax.axis_index(mesh_axes[group]) * weight.shape[0]
@@ -435,10 +435,10 @@ def _compute_ragged_dot(
             is_local = (jnp.arange(row_count) < ends[-1] - starts[0])[:, None]
             x = jnp.where(is_local, jnp.roll(x, -starts[0], 0), 0)
             expected_rows = row_count * weight.shape[0] // group_sizes.size
-            product = multiply_rows(x, weight, ends - starts, expected_rows, **options)
+            product = multiply(x, weight, ends - starts, expected_rows)
             product = jnp.roll(jnp.where(is_local, product, 0), starts[0], 0)
         else:
-            product = multiply_rows(x, weight, ends - starts, row_count, **options)
+            product = multiply(x, weight, ends - starts, row_count)
         summed_mesh_axes = tuple(axis for name in (group, *summed) for axis in mesh_axes.get(name, ()))
         if summed_mesh_axes:
             product = jax.lax.psum(product, summed_mesh_axes)

@@ -152,7 +152,7 @@ class CandidateKey:
         return replace(self, parameters=())
 
     @property
-    def work(self) -> "tuple[tuple[tuple[str, int], ...], CandidateKey]":
+    def work(self) -> "Work":
         """How many parts each axis has, and the settings; devices of candidates that share both compute the same."""
         sizes = dict(self.mesh)
         parts = tuple((name, math.prod(sizes[axis] for axis in axes)) for name, axes in self.compute)
@@ -162,6 +162,10 @@ class CandidateKey:
     def mesh_and_settings(self) -> "CandidateKey":
         """The key without both mappings."""
         return replace(self, compute=(), parameters=())
+
+
+Work: TypeAlias = tuple[tuple[tuple[str, int], ...], CandidateKey]
+"""What devices compute: how many parts each axis has, and the settings."""
 
 
 @dataclass(frozen=True)

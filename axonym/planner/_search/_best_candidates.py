@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...report._format import format_count
-from .._plan._candidate import CandidateKey, Evaluation
+from .._plan._candidate import CandidateKey, Evaluation, Work
 from .._step_time._step_time import StepTime, format_seconds
 from ._calibration import Calibration
 from ._candidate_compiler import CandidateCompiler, SearchProgress
@@ -93,7 +93,7 @@ class ComputingSpeed:
         calibration: What a measured step says of all times, if there is one.
     """
 
-    factors: dict[tuple[tuple[tuple[str, int], ...], CandidateKey], float]
+    factors: dict[Work, float]
     calibration: Calibration | None = None
 
     @staticmethod
@@ -104,7 +104,7 @@ class ComputingSpeed:
         timed = [(evaluation, prospect) for evaluation, prospect in results if evaluation.stage == "timed"]
         if not timed and calibration is not None and calibration.predicted.stage == "timed":
             timed = [(calibration.predicted, calibration.prospect)]
-        factors: dict[tuple[tuple[tuple[str, int], ...], CandidateKey], float] = {}
+        factors: dict[Work, float] = {}
         for evaluation, prospect in timed:
             seconds = evaluation.time.compute + evaluation.time.attention
             factors[evaluation.candidate.key.work] = seconds / prospect.estimate.time.compute

@@ -25,17 +25,18 @@ def estimate_tpu_kernel(program: CompiledProgram, kernel: HloInstruction) -> tup
     hardware = program.hardware
     if flops := count_attention_flops(kernel):
         return 0.0, flops / (_ATTENTION_PART * hardware.bf16_flops)
-    arrays = [array for array in (*_list_operands(kernel), *kernel.results) if len(array.shape) >= 2]
-    ranks = [len(array.shape) for array in arrays]
+    arrays = (*_list_operands(kernel), *kernel.results)
+    matrices = [array for array in arrays if len(array.shape) >= 2]
+    ranks = [len(array.shape) for array in matrices]
     tiles = xla.RAGGED_DOT_TILES.search(kernel.attributes)
     if tiles and ranks in ([2, 3, 2], [2, 2, 3]):  # others are fused with something
-        x, other, result = arrays
+        x, second_operand, result = matrices
         part = _find_expected_part(program, kernel, x.shape[0])
-        flops, moved = count_ragged_dot(x, other, result, part, *map(int, tiles.groups()))
+        flops, moved = count_ragged_dot(x, second_operand, result, part, *map(int, tiles.groups()))
     elif costs := xla.COST_ESTIMATE.search(kernel.attributes):
         flops, moved = map(int, costs.groups())
     else:
-        flops, moved = 0, sum(array.bytes for array in (*_list_operands(kernel), *kernel.results))
+        flops, moved = 0, sum(array.bytes for array in arrays)
     return max(flops / hardware.bf16_flops, moved / hardware.hbm_bandwidth), 0.0
 
 
@@ -58,7 +59,13 @@ def count_attention_flops(kernel: HloInstruction) -> float:
 
 
 def count_ragged_dot(
-    x: HloArray, other: HloArray, result: HloArray, part: float, row_tile: int, summed_tile: int, column_tile: int
+    x: HloArray,
+    second_operand: HloArray,
+    result: HloArray,
+    part: float,
+    row_tile: int,
+    summed_tile: int,
+    column_tile: int,
 ) -> tuple[float, float]:
     """Returns the floating-point operations of a `ragged_dot`, and the bytes that it moves.
 
@@ -68,7 +75,7 @@ def count_ragged_dot(
 
     Args:
         x: The rows.
-        other: The matrices, or for their gradient, that of the products.
+        second_operand: The matrices, or for their gradient, that of the products.
         result: The products, or the gradient of the matrices.
         part: The part of the rows that are of groups on this device.
         row_tile: How many rows a tile has.
@@ -77,17 +84,17 @@ def count_ragged_dot(
     """
     rows, summed = x.shape
     is_gradient = len(result.shape) == 3
-    groups, columns = (result if is_gradient else other).shape[0], result.shape[-1]
+    groups, columns = (result if is_gradient else second_operand).shape[0], result.shape[-1]
     filled_groups = groups if is_gradient else min(groups, math.ceil(part * rows))
     visits = math.ceil(part * rows / row_tile) + filled_groups - 1
     summed_tiles, column_tiles = math.ceil(summed / summed_tile), math.ceil(columns / column_tile)
     flops = 2.0 * visits * row_tile * summed_tiles * summed_tile * column_tiles * column_tile
     if is_gradient:
-        return flops, part * (x.bytes * column_tiles + other.bytes * summed_tiles) + result.bytes
+        return flops, part * (x.bytes * column_tiles + second_operand.bytes * summed_tiles) + result.bytes
     row_reads, matrix_reads = part, filled_groups  # with one tile of what is summed, both stay while their group does
     if summed_tiles > 1:
         row_reads, matrix_reads = visits * row_tile / rows, visits
-    moved = row_reads * x.bytes * column_tiles + matrix_reads / groups * other.bytes + part * result.bytes
+    moved = row_reads * x.bytes * column_tiles + matrix_reads / groups * second_operand.bytes + part * result.bytes
     return flops, moved
 
 
