@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..named._array import NamedArray
 from ..named._axis import AxisSelector
+from ..named._creation import named
 from ..named._format import format_value
 
 
@@ -25,7 +28,8 @@ def from_dlpack(x: Any, axes: AxisSelector | Sequence[AxisSelector]) -> NamedArr
 
     Raises:
         TypeError: If `x` has no `__dlpack__`.
-        ValueError: If the number of names is wrong, or an `Axis` has another size.
+        ValueError: If the number of names is wrong, an `Axis` has another size, or numbers do not fit the 32 bits that
+            JAX has for them.
 
     Example:
         >>> import axonym as nym
@@ -35,4 +39,8 @@ def from_dlpack(x: Any, axes: AxisSelector | Sequence[AxisSelector]) -> NamedArr
     """
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"`from_dlpack` takes an array with `__dlpack__`, not {format_value(x)}.")
-    return NamedArray(jnp.from_dlpack(x), axes)
+    with jax.enable_x64(True):  # without which JAX halves 64 bits before they can be checked
+        array = jnp.from_dlpack(x)
+    if array.dtype == jax.dtypes.canonicalize_dtype(array.dtype):
+        return NamedArray(array, axes)
+    return jax.device_put(named(np.asarray(array), axes), array.sharding)

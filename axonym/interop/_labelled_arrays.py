@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..named._array import NamedArray
 from ..named._axis import AxisSelector
 from ..named._base import check_named, format_shape, is_traced
+from ..named._creation import named
 
 
 def read_host_array(x: NamedArray) -> np.ndarray:
@@ -30,33 +30,6 @@ def read_host_array(x: NamedArray) -> np.ndarray:
             "processes; `axonym.global_to_host_local` returns that part"
         )
     return np.asarray(x.array)
-
-
-def make_named_array(values: Any, axes: AxisSelector | Sequence[AxisSelector], subject: str) -> NamedArray:
-    """Returns a named array of the elements of an array of another library.
-
-    Raises:
-        TypeError: If the elements are not numbers.
-        ValueError: If integers do not fit the element type that JAX has for them.
-    """
-    if isinstance(values, jax.Array):
-        return NamedArray(values, axes)
-    values = np.asarray(values)
-    # Structured types and those of `ml_dtypes` are both of kind V; only scalars of structured ones are `np.void`.
-    jax_dtype = jax.dtypes.canonicalize_dtype(values.dtype) if values.dtype.kind in "biufcV" else None
-    if jax_dtype is None or (values.dtype.kind == "V" and issubclass(values.dtype.type, np.void)):
-        raise TypeError(
-            f"{subject} has elements of type {values.dtype}, and JAX has only numbers; convert them first, such as "
-            "times by `.astype('int64')` and categories to their codes"
-        )
-    if jax_dtype != values.dtype and jax_dtype.kind in "iu" and values.size:
-        info = jnp.iinfo(jax_dtype)
-        if values.min() < info.min or values.max() > info.max:
-            raise ValueError(
-                f"{subject} has {values.dtype} elements that do not fit {jax_dtype}, which JAX makes of them; convert "
-                "them first, or `jax.config.update('jax_enable_x64', True)`"
-            )
-    return NamedArray(jnp.asarray(values), axes)
 
 
 def check_coordinates(x: NamedArray, coords: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
@@ -131,7 +104,8 @@ def from_pandas(x: Any, axes: AxisSelector | Sequence[AxisSelector] | None = Non
     Raises:
         TypeError: If `x` is neither, or its elements are not numbers.
         ValueError: If the index or the columns have no name and `axes` is None, or have several levels; if the number
-            of names is wrong, or an `Axis` has another size; or if integers do not fit 32 bits.
+            of names is wrong, or the index has the name of the columns; if an `Axis` has another size; or if numbers do
+            not fit 32 bits.
 
     Example:
         >>> import axonym as nym
@@ -159,7 +133,7 @@ def from_pandas(x: Any, axes: AxisSelector | Sequence[AxisSelector] | None = Non
                 f"the index or the columns of the `{kind}` have no name; pass `axes`, as in `axes={example}`"
             )
         axes = names
-    return make_named_array(x.to_numpy(), axes, f"the `{kind}`")
+    return named(x, axes)
 
 
 def to_xarray(
@@ -208,7 +182,7 @@ def from_xarray(x: Any) -> NamedArray:
 
     Raises:
         TypeError: If `x` is not a `DataArray`, a dimension is not named by a string, or the elements are not numbers.
-        ValueError: If integers do not fit 32 bits.
+        ValueError: If numbers do not fit 32 bits.
 
     Example:
         >>> import axonym as nym
@@ -224,4 +198,4 @@ def from_xarray(x: Any) -> NamedArray:
             raise TypeError(
                 f"`from_xarray` needs dimensions with names, not {dim!r}; use `x.rename({{{dim!r}: 'time'}})`."
             )
-    return make_named_array(x.data if isinstance(x.data, jax.Array) else x.values, tuple(x.dims), "the `DataArray`")
+    return named(x.data if isinstance(x.data, jax.Array) else x, tuple(x.dims))

@@ -120,7 +120,7 @@ def host_local_to_global(
     data. All processes call this, with arrays of the same sizes. With one process, each part is the entire array. On
     the mesh, the devices of each process must hold a block of each array, so that `global_to_host_local` can return it.
 
-    Without `jax_enable_x64`, JAX has 32 bits for the 64 of NumPy: floats are rounded, and integers that do not fit are
+    Without `jax_enable_x64`, JAX has 32 bits for the 64 of NumPy: floats are rounded, and numbers that do not fit are
     an error.
 
     Args:
@@ -140,7 +140,7 @@ def host_local_to_global(
     Raises:
         TypeError: If an argument has another type.
         ValueError: If there is no mapping or no mesh, this process has no device of the mesh, or an array has no names,
-            is an array of all processes already, does not fit the mesh, has integers that do not fit JAX's, or is a
+            is an array of all processes already, does not fit the mesh, has numbers that do not fit JAX's, or is a
             masked array. With `check`, also if arrays differ between processes, or another process has an error. The
             message names the leaf.
         TimeoutError: If a process does not arrive at the check in time.
@@ -210,8 +210,10 @@ def _plan_leaf(leaf: Any, leaf_info: LeafInfo, mapping: AxisMapping, mesh: Mesh)
     if sizes is None or (is_global and not sizes):  # a scalar of all processes stays as it is
         return None
     try:
-        if isinstance(leaf, np.ndarray | np.generic) and (problem := find_array_problem(leaf)) is not None:
-            raise ValueError(f"an array of shape {tuple(sizes)} {problem}")
+        if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+            problem = find_array_problem(np.asanyarray(leaf))
+            if problem is not None:
+                raise ValueError(f"an array of shape {tuple(sizes)} {problem}")
         names = () if not sizes else leaf_info.names_of(sizes)
         if names is None:
             raise ValueError(

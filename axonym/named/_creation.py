@@ -11,13 +11,13 @@ from jax.sharding import NamedSharding
 from numpy.ma import MaskedArray
 
 from ._arguments import check_dtype
-from ._array import NamedArray
+from ._array import NamedArray, parse_array_names
 from ._axis import Axis, AxisSelector, AxisSpec, Names, get_names_and_sizes, parse_axes, parse_one_axis
 from ._base import N, NamedBase, check_named, is_traced, with_array
 from ._broadcasting import check_scalar
 from ._cache import cached_jit
 from ._format import format_value
-from ._numpy_input import find_range_problem
+from ._numpy_input import find_array_problem, is_jax_dtype
 from ._sharding import constrain_sharding, get_out_sharding, place_array
 from ._traceback import make_error
 
@@ -27,16 +27,19 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
 
     Args:
         array: A JAX or NumPy array, a nested list of numbers, or a scalar. As in `jax.numpy.asarray`, 64 bits become
-            32 unless `jax_enable_x64` is set; NumPy's integers that do not fit are an error.
+            32 unless `jax_enable_x64` is set; NumPy's numbers that do not fit are an error. Arrays of xarray and pandas
+            are read as NumPy arrays; the labels of their axes are left behind.
         axes: One name or `Axis` for each axis, in order; or a mapping from name to size.
 
     Returns:
         Array with those names and the sharding of `array`.
 
     Raises:
-        ValueError: If a name is empty or occurs twice, the number of names is wrong, an `Axis` has another size, or
-            integers do not fit the 32 bits that JAX has for them.
-        TypeError: If the array already has names or is a masked one of NumPy, or an axis has another type.
+        ValueError: If a name is empty or occurs twice, the number of names is wrong, an `Axis` has another size,
+            numbers do not fit the 32 bits that JAX has for them, or the names are in another order than those that an
+            array of xarray or pandas has.
+        TypeError: If the array already has names, is a masked one of NumPy or has elements that are no numbers, or an
+            axis has another type.
 
     Example:
         >>> import axonym as nym
@@ -44,10 +47,14 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
         NamedArray(int32, batch: 1, pos: 3, [[1, 2, 3]])
     """
     if not isinstance(array, jax.Array | jax.ShapeDtypeStruct | NamedBase | MaskedArray):  # the last is refused below
-        if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "iu":
-            problem = find_range_problem(array, jax.dtypes.canonicalize_dtype(array.dtype))
+        if hasattr(type(array), "__array__"):
+            if not isinstance(array, np.ndarray | np.generic):
+                axes = parse_array_names(array, axes)  # before its own names are left behind
+                array = np.asarray(array)
+            problem = find_array_problem(array)
             if problem is not None:
-                raise make_error(ValueError, f"an array of shape {array.shape} {problem}")
+                kind = ValueError if is_jax_dtype(array.dtype) else TypeError
+                raise make_error(kind, f"an array of shape {array.shape} {problem}")
         try:
             array = jnp.asarray(array)
         except (TypeError, ValueError):

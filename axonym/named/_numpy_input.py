@@ -1,4 +1,4 @@
-"""Checks of NumPy arrays before JAX takes them: masks, dtypes that JAX lacks, and integers that do not fit."""
+"""Checks of NumPy arrays before JAX takes them: masks, dtypes that JAX lacks, and numbers that do not fit."""
 
 from typing import Any
 
@@ -26,24 +26,52 @@ def find_array_problem(array: np.ndarray | np.generic, dtype: Any = None) -> str
     """
     if isinstance(array, MaskedArray):
         return MASK_PROBLEM
+    if array.dtype.kind in "mM":
+        example = "days = (times - times[0]) / np.timedelta64(1, 'D')"
+        return f"has dtype {array.dtype}, and JAX has no times; convert them to numbers first, such as `{example}`"
     if not (is_jax_dtype(array.dtype) and array.dtype.isnative):
         return f"has dtype {array.dtype}, which JAX lacks; convert it with `astype` first"
     return find_range_problem(array, jax.dtypes.canonicalize_dtype(array.dtype) if dtype is None else dtype)
 
 
 def find_range_problem(array: np.ndarray | np.generic, dtype: Any) -> str | None:
-    """Returns why the elements of an array do not fit a dtype of integers, or None; floats may be rounded."""
-    is_unchanged = dtype == array.dtype or not array.size
-    if is_unchanged or array.dtype.kind in "bc" or not jnp.issubdtype(dtype, jnp.integer):
+    """Returns why the numbers of an array do not fit a dtype, or None; floats may be rounded, but not to infinity."""
+    if dtype == array.dtype or not array.size or array.dtype.kind == "b" or not is_jax_dtype(array.dtype):
         return None
-    limits, minimum, maximum = jnp.iinfo(dtype), array.min().item(), array.max().item()
-    if limits.min <= minimum and maximum <= limits.max:
+    if jnp.issubdtype(dtype, jnp.integer) and array.dtype.kind != "c":
+        limits, minimum, maximum = jnp.iinfo(dtype), array.min().item(), array.max().item()
+        fits = limits.min <= minimum and maximum <= limits.max
+    elif jnp.issubdtype(dtype, jnp.inexact) and _get_largest(dtype) < _get_largest(array.dtype):
+        minimum, maximum = _find_finite_extremes(np.asarray(array))
+        with np.errstate(over="ignore"):
+            fits = np.isfinite(np.array([minimum, maximum]).astype(dtype)).all()
+    else:
+        return None
+    if fits:
         return None
     has_fewer_bits = jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype
     option = f", or set `jax_enable_x64`, without which JAX has no {array.dtype}" if has_fewer_bits else ""
     return (
         f"has {array.dtype} elements from {minimum} to {maximum}, which do not fit {dtype}; convert them first{option}"
     )
+
+
+def _get_largest(dtype: Any) -> Any:
+    """Returns the largest finite number of a dtype."""
+    return jnp.iinfo(dtype).max if jnp.issubdtype(dtype, jnp.integer) else float(jnp.finfo(dtype).max)
+
+
+def _find_finite_extremes(array: np.ndarray) -> tuple[float, float]:
+    """Returns the smallest and the largest finite number in an array, zeros if it has none."""
+    if array.dtype.kind == "c":
+        array = np.stack([np.real(array), np.imag(array)])
+    elif array.dtype.kind == "V":  # of `ml_dtypes`, whose reductions are slow
+        array = array.astype(np.float32)
+    minimum, maximum = np.fmin.reduce(array, axis=None), np.fmax.reduce(array, axis=None)  # they skip NaN
+    if not np.isfinite([minimum, maximum]).all():
+        array = array[np.isfinite(array)]  # which takes five times as long
+        minimum, maximum = array.min(initial=0), array.max(initial=0)
+    return minimum.item(), maximum.item()
 
 
 @cached_plan

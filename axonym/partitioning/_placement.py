@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from .._jax_compat import is_tracing
@@ -16,6 +17,8 @@ from ..named._array import NamedArray
 from ..named._axis_layout import get_axes_of_type, get_entry_axes, make_spec_entry
 from ..named._base import with_array
 from ..named._cache import cached_plan
+from ..named._numpy_input import find_array_problem
+from ..named._traceback import make_error
 from ._active_mesh import MeshLike, describe_mixed_types
 
 
@@ -39,6 +42,8 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
             current = getattr(leaf, "sharding", None)
             if current is sharding or current == sharding:  # mostly one object: shardings are cached
                 continue
+            if isinstance(leaf, np.ndarray) and (problem := find_array_problem(leaf)) is not None:
+                raise make_error(ValueError, f"an array of shape {leaf.shape} {problem}")
             if current is None or not _is_equivalent(current, sharding, leaf.ndim):
                 moves[position] = choose_target(sharding, current)
     if constraints:

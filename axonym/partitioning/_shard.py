@@ -50,8 +50,8 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
         The tree with the same values, sharded.
 
     Raises:
-        ValueError: If a mesh axis is unknown or used twice by one array, or a size is not divisible. The message names
-            the leaf.
+        ValueError: If a mesh axis is unknown or used twice by one array, or a size is not divisible; the message names
+            the leaf. Also if numbers of a NumPy array do not fit the 32 bits that JAX has for them.
         TypeError: If tree and mapping are swapped.
 
     Warns:

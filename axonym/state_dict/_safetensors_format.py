@@ -345,7 +345,7 @@ def read_array(saved_array: SavedArray, view: np.ndarray, dtype: Any, sharding: 
         sharding: The sharding; None for the default device.
 
     Raises:
-        OverflowError: If elements do not fit a dtype of integers.
+        OverflowError: If elements do not fit the dtype.
     """
     if sharding is None:
         return jax.device_put(copy_box(saved_array, view, dtype))
@@ -364,7 +364,7 @@ def copy_box(saved_array: SavedArray, view: np.ndarray, dtype: Any, box: Box | N
     """Returns a copy of a slice, or of the entire array, in memory that is aligned for JAX.
 
     Raises:
-        OverflowError: If elements do not fit a dtype of integers.
+        OverflowError: If elements do not fit the dtype.
     """
     box = tuple((0, size) for size in view.shape) if box is None else box
     shape = [stop - start for start, stop in box]

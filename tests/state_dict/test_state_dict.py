@@ -190,6 +190,26 @@ def test_floats_of_64_bits_are_rounded_only_on_request(read, tmp_path):
     assert read(np.ones(2), array, tmp_path, "check").tolist() == array.tolist()
 
 
+@pytest.mark.parametrize("read", READERS)
+def test_no_number_becomes_infinite(read, tmp_path):
+    lowest = np.finfo(np.float32).min  # as in masks
+    for values, saved, dtype in [
+        ([1e300, 1], np.float64, np.float32),
+        ([lowest, 1], np.float32, jnp.bfloat16),
+        ([1e5, 1], jnp.bfloat16, np.float16),
+        ([1e5, np.inf], np.float32, np.float16),
+        ([100_000, 1], np.int32, np.float16),
+        ([449, 470], np.float32, jnp.float8_e4m3fn),
+    ]:
+        array = np.array(values).astype(saved)
+        for like in (np.zeros(2, dtype), jnp.zeros(2, dtype), nym.zeros({"a": 2}, dtype)):
+            with pytest.raises(ValueError, match=f"'x' has {array.dtype} elements from .* do not fit {like.dtype};"):
+                read(like, array, tmp_path, "cast")
+    for values, dtype in (([np.inf, np.nan], np.float16), ([65504, 65519], np.float16), ([3e38, 0.1], jnp.bfloat16)):
+        array = np.array(values, np.float32)
+        np.testing.assert_array_equal(read(jnp.zeros(2, dtype), array, tmp_path, "cast"), array.astype(dtype))
+
+
 def nest(tree: Any, depth: int) -> Any:
     for _ in range(depth):
         tree = {"a": tree}
