@@ -231,7 +231,8 @@ def find_refusing_jax_functions() -> list[str]:
         return []
     if frame.f_locals.get("emit_warning"):  # it refuses nothing
         return []
-    functions: list[str] = [frame.f_locals.get("fun_name", "")]
+    fun_name: str = frame.f_locals.get("fun_name", "")
+    functions = [fun_name.rpartition(".")[2]]  # some have the name of their module
     for frame, _ in frames:
         module = frame.f_globals.get("__name__", "")
         if not module.startswith("jax."):

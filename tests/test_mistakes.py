@@ -52,6 +52,20 @@ ATTRIBUTES = {
     "concatenate": "; `axonym.concatenate` is a function.",
     "relu": "; `axonym.nn.relu` is a function.",
     "norm": "; `axonym.linalg.norm` is a function.",
+    "rfft": "; `axonym.fft.rfft` is a function.",
+    "polyfit": "; `axonym.poly.polyfit` is a function.",
+    "fft2": "; `axonym.fft.fft(x, ('y', 'x'))` transforms several axes, and so do `ifft`, `rfft` and `irfft`.",
+    "groupby": "; `axonym.zeros({'month': 12}).at['month', months].add(x)` adds up the elements of each group.",
+    "rolling": "; `axonym.nn.mean_pool(Axis('time', 7), x, stride=1)` averages a window that moves along an axis.",
+    "sel": "; `axonym.interop.to_xarray(x, coords)` returns a `DataArray` with labels, which has it.",
+    "plot": "`axonym.interop.to_xarray(x, coords)`",
+    "coords": "`axonym.interop.to_xarray(x, coords)`",
+    "fillna": "`axonym.where(axonym.isnan(x), 0.0, x)` fills them.",
+    "weighted": "; `axonym.average(x, 'lat', weights=w)` is the weighted mean.",
+    "unstack": "`unflatten_axis` splits one",
+    "shift": "; `axonym.roll(x, 1, 'time')` moves",
+    "equals": "; `axonym.array_equal(x, y)` compares arrays.",
+    "head": "; `x['embed', 0]` indexes by name.",
 }
 
 
@@ -70,8 +84,13 @@ def test_functions_of_other_libraries_show_the_named_way():
         AttributeError, match=escape("no attribute 'asarray'; `axonym.named(array, ('batch', 'embed'))`")
     ):
         NYM.asarray([1])
-    with pytest.raises(AttributeError, match=r"module 'axonym' has no attribute 'qqq'$"):
-        _ = NYM.qqq
+    with pytest.raises(
+        AttributeError, match=escape("no attribute 'rfft2'; `axonym.fft.fft(x, ('y', 'x'))` transforms")
+    ):
+        NYM.fft.rfft2(x)
+    for module in (NYM, NYM.fft):
+        with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'qqq'$"):
+            _ = module.qqq
 
 
 def test_other_attributes_are_looked_up_as_always():
@@ -130,6 +149,12 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "jnp list": (lambda: jnp.concatenate([x]), TypeError, "`concatenate` of JAX would lose the names"),
     "jnp second operand": (lambda: jnp.where(1 > 0, 0.0, x), TypeError, "use `axonym.where`, or pass"),
     "jax.nn": (lambda: jax.nn.softmax(x), TypeError, "`softmax` of JAX would lose the names of (batch: 8, embed: 16)"),
+    "jnp.fft": (lambda: jnp.fft.rfft(x), TypeError, "`rfft` of JAX would lose the names of (batch: 8, embed: 16); use"),
+    "jnp.fft of several axes": (
+        lambda: jnp.fft.fft2(x),
+        TypeError,
+        "`fft2` of JAX would lose the names of (batch: 8, embed: 16); `axonym.fft.fft(x, ('y', 'x'))` transforms",
+    ),
     "jnp.transpose": (lambda: jnp.transpose(x), TypeError, "; axes are ordered by name, and `rearrange(x,"),
     "no counterpart": (lambda: jax.scipy.special.digamma(x), TypeError, "`digamma` of JAX would lose the names of"),
     "ufunc": (

@@ -17,7 +17,7 @@ from ..named._axis import (
     parse_one_axis,
     parse_selection,
 )
-from ..named._base import N, NamedBase, check_named, format_shape
+from ..named._base import N, NamedBase, check_named, format_shape, with_array
 from ..named._broadcasting import apply_to_whole_axes, get_scalar
 from ..named._gufunc import apply_gufunc
 from ..named._shape._rearrange import rearrange
@@ -69,7 +69,7 @@ def rfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
     """Transforms a real array to the nonnegative half of its frequencies; see `jax.numpy.fft.rfft` and `rfftn`.
 
     Args:
-        x: Real array.
+        x: Real array; floats of 16 bits are transformed in float32.
         axis: As for `fft`. The last axis given is halved; for None, the last axis of `x`.
         norm: As for `fft`.
 
@@ -87,7 +87,7 @@ def rfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
         >>> nym.fft.rfft(x, "time").shape
         (time: 5, batch: 2)
     """
-    return _apply_transform(jnp.fft.rfftn, _check_real("rfft", x), axis, norm)
+    return _apply_transform(jnp.fft.rfftn, _widen_real("rfft", x), axis, norm)
 
 
 def irfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
@@ -136,7 +136,7 @@ def ihfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N
         >>> nym.fft.ihfft(nym.named([8.0, -2.0, 0.0, -2.0], "time")).real.array
         Array([1., 2., 3.], dtype=float32)
     """
-    return _apply_transform(_compute_ihfftn, _check_real("ihfft", x), axis, norm)
+    return _apply_transform(_compute_ihfftn, _widen_real("ihfft", x), axis, norm)
 
 
 # `hfft` is computed by an inverse transform and `ihfft` by a forward one, so `norm` names the other direction.
@@ -151,11 +151,14 @@ def _compute_ihfftn(array: Any, s: tuple[int, ...], axes: tuple[int, ...], norm:
     return jnp.conj(jnp.fft.rfftn(array, s, axes, _INVERSE[norm]))
 
 
-def _check_real(name: str, x: N) -> N:
+def _widen_real(name: str, x: N) -> N:
+    """Returns a real array, floats in float32 at least; raises a TypeError if it is complex."""
     check_named(x)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         complex_name = {"rfft": "fft", "ihfft": "ifft"}[name]
         raise TypeError(f"`{name}` needs a real array, not {x.dtype} {format_shape(x)}; use `{complex_name}`")
+    if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4:  # which JAX widens for `fft` alone
+        return with_array(x, x.array.astype(jnp.float32))
     return x
 
 

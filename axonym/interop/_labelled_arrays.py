@@ -143,7 +143,8 @@ def to_xarray(
 
     Args:
         x: Array, sharded or not; its elements are copied to the host.
-        coords: The coordinates of axes, such as labels or times, by name; not all axes need some.
+        coords: The coordinates, as `xarray.DataArray` takes them: labels or times by the name of their axis, others
+            with the names of theirs or none, or `da.coords` of another array; not all axes need some.
         name: The name of the result.
         attrs: Its attributes, a mapping.
 
@@ -153,8 +154,8 @@ def to_xarray(
     Raises:
         ImportError: If xarray is not installed.
         TypeError: If `x` is not a named array, or is a shape without data.
-        ValueError: If coordinates are given for an axis that `x` does not have, or in another number than its size; or
-            if this process has only a part of the array.
+        ValueError: If coordinates have an axis that `x` does not have, or another size; or if this process has only a
+            part of the array.
 
     Example:
         >>> import axonym as nym
@@ -164,7 +165,10 @@ def to_xarray(
     """
     values = read_host_array(x)
     xarray = import_library("xarray")
-    return xarray.DataArray(values, check_coordinates(x, coords), x.names, name, attrs)
+    try:
+        return xarray.DataArray(values, coords, x.names, name, attrs)
+    except ValueError as error:
+        raise ValueError(f"`coords` does not fit {format_shape(x)}: {error}") from None
 
 
 def from_xarray(x: Any) -> NamedArray:

@@ -18,24 +18,39 @@ _NAMES = "`x.names` has the names of the axes, `x.axes` the names and sizes, and
 _INDEX = "`x['embed', 0]` indexes by name"
 _ARRAY = "`x.array` is the plain array"
 _UPDATE = "arrays never change, and `x.at['embed', 0].set(value)` returns one with other elements"
+_LABELS = "`axonym.interop.to_xarray(x, coords)` returns a `DataArray` with labels, which has it"
+_GROUPS = "`axonym.zeros({'month': 12}).at['month', months].add(x)` adds up the elements of each group"
+_WINDOWS = "`axonym.nn.mean_pool(Axis('time', 7), x, stride=1)` averages a window that moves along an axis"
+_FFT = "`axonym.fft.fft(x, ('y', 'x'))` transforms several axes, and so do `ifft`, `rfft` and `irfft`"
+_NANS = "`axonym.isnan(x)` is true for missing elements, and `axonym.where(axonym.isnan(x), 0.0, x)` fills them"
 _NEW = "`axonym.named(array, ('batch', 'embed'))` names the axes of an array or of nested lists"
 
 _HINTS = {
     **dict.fromkeys(("T", "mT", "moveaxis", "permute", "permute_dims", "swapaxes", "t", "transpose"), _ORDER),
-    **dict.fromkeys(("reshape", "resize", "unflatten", "view"), _RESHAPE),
+    **dict.fromkeys(("reshape", "resize", "unflatten", "unstack", "view"), _RESHAPE),
     **dict.fromkeys(("expand_dims", "newaxis", "unsqueeze"), _EXPAND),
     **dict.fromkeys(("bmm", "matmul", "mm", "tensordot", "vdot"), _DOT),
     **dict.fromkeys(("double", "float", "half", "int", "long", "type"), _DTYPE),
     **dict.fromkeys(("cpu", "cuda", "device", "devices", "to", "to_device"), _DEVICE),
     **dict.fromkeys(("backward", "detach", "grad", "requires_grad", "stop_gradient"), _GRAD),
     **dict.fromkeys(("axis", "dim", "dims", "name", "sizes"), _NAMES),
-    **dict.fromkeys(("gather", "get", "index_select", "isel", "sel", "select"), _INDEX),
+    **dict.fromkeys(("drop_isel", "gather", "get", "head", "iloc", "index_select", "isel", "select", "tail"), _INDEX),
     **dict.fromkeys(("data", "numpy", "value", "values"), _ARRAY),
     **dict.fromkeys(("fill", "put", "scatter", "set"), _UPDATE),
     **dict.fromkeys(("array", "asarray", "tensor"), _NEW),
+    **dict.fromkeys(("groupby", "groupby_bins"), _GROUPS),
+    **dict.fromkeys(("coarsen", "rolling"), _WINDOWS),
+    **dict.fromkeys(("dropna", "fillna", "isna", "isnull", "notna", "notnull"), _NANS),
+    **dict.fromkeys(("fft2", "fftn", "ifft2", "ifftn", "irfft2", "irfftn", "rfft2", "rfftn"), _FFT),
+    **dict.fromkeys(("assign_coords", "attrs", "coords", "drop_sel", "dt", "loc", "reindex", "resample"), _LABELS),
+    **dict.fromkeys(("bfill", "differentiate", "ffill", "idxmax", "idxmin", "integrate", "interp_like"), _LABELS),
+    **dict.fromkeys(("plot", "sel", "sortby", "to_dataframe", "to_dataset", "to_netcdf", "to_series"), _LABELS),
     "concat": "`concatenate('batch', [x, y])` joins arrays along a named axis",
+    "equals": "`axonym.array_equal(x, y)` compares arrays",
     "itemsize": "`x.dtype.itemsize` is the number of bytes of an element",
+    "shift": "`axonym.roll(x, 1, 'time')` moves the elements along an axis",
     "spec": "`x.sharding.spec` has the mesh axes of each axis",
+    "weighted": "`axonym.average(x, 'lat', weights=w)` is the weighted mean",
 }
 
 
@@ -69,7 +84,7 @@ def make_foreign_function_error(library: str, functions: Sequence[str], shape: s
 
 def _find_named_function(name: str) -> str | None:
     library = sys.modules[__name__.partition(".")[0]]  # not an import, because the library is built on this package
-    for module in (library, library.nn, library.linalg):
+    for module in (library, library.nn, library.linalg, library.fft, library.poly):
         if isfunction(vars(module).get(name)):
             return f"{module.__name__}.{name}"
     return None

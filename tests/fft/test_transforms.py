@@ -47,6 +47,13 @@ def test_the_number_of_points_is_given_by_an_axis_or_a_mapping(draw, name, point
         equal(getattr(nym.fft, name)(x, axis), expected)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("name", COMPLEX + REAL)
+def test_floats_of_16_bits_are_transformed_in_float32(draw, name, dtype):
+    x = draw(t=6, a=2).astype(dtype)
+    equal(getattr(nym.fft, name)(x, "t"), getattr(jnp.fft, name)(x.array.astype(jnp.float32), axis=0))
+
+
 @pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft"])
 def test_several_axes_are_transformed_in_the_order_given(draw, name):
     x, transform, theirs = given(name, draw(t=4, a=3, b=6)), getattr(nym.fft, name), getattr(jnp.fft, f"{name}n")

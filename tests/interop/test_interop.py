@@ -35,6 +35,15 @@ def test_xarray_gets_dimensions_and_coordinates(x):
     assert to_xarray(half).dtype == jnp.bfloat16 and from_xarray(to_xarray(half)).dtype == jnp.bfloat16
 
 
+def test_xarray_gets_the_coordinates_of_another_array(x):
+    coords = {"time": TIMES, "height": 2.0, "name": ("lat", ["a", "b"]), "both": (("time", "lat"), 10 * VALUES)}
+    da = xr.DataArray(VALUES, coords, ("time", "lat"))
+    for coordinates in (coords, da.coords, {**da.coords}):
+        xr.testing.assert_identical(to_xarray(x, coordinates), da)
+    stacked = da.stack(point=("time", "lat"))
+    xr.testing.assert_identical(to_xarray(from_xarray(stacked), stacked.coords), stacked)
+
+
 def test_xarray_there_and_back_keeps_names_and_elements(x):
     back = from_xarray(to_xarray(x, {"time": TIMES}).transpose("lat", "time"))
     assert back.names == ("lat", "time") and back.dtype == jnp.float32
@@ -89,7 +98,9 @@ def test_matplotlib_draws_named_arrays_with_coordinates(x):
     [
         (lambda x: to_xarray(x.array), TypeError, "A named array is needed, not an array of shape"),
         (lambda x: to_pandas(VALUES), TypeError, "A named array is needed, not an array of shape"),
-        (lambda x: to_xarray(x, {"tme": [1]}), ValueError, r"axis 'tme', which \(time: 4, lat: 2\) does not have"),
+        (lambda x: to_xarray(x, {"tme": [1]}), ValueError, r"`coords` does not fit \(time: 4, lat: 2\): .*\btme\b"),
+        (lambda x: to_xarray(x, {"lat": [1]}), ValueError, r"`coords` does not fit \(time: 4, lat: 2\): .*\blat\b"),
+        (lambda x: to_pandas(x, {"tme": [1]}), ValueError, r"axis 'tme', which \(time: 4, lat: 2\) does not have"),
         (lambda x: to_pandas(x, {"lat": [1]}), ValueError, "has 1 values for axis 'lat', whose size is 2"),
         (
             lambda x: to_pandas(x.expand("a")),
