@@ -271,12 +271,20 @@ def find_axes(names: Names, sizes: Sequence[int], selection: AxisSelection | Non
 
 def check_rank(names: Names, sizes: Sequence[int]) -> None:
     """Raises a ValueError if an array lost or gained an axis without its names, as under `jax.vmap`."""
-    if len(names) != len(sizes):
-        raise make_error(
-            ValueError,
-            f"an array of shape {tuple(sizes)} has the names {format_axes(names)}: `jax.vmap` or a similar "
-            "function, which ignores names, has changed its axes; use `axonym.vmap` or `axonym.scan`",
+    if len(names) == len(sizes):
+        return
+    functions, remedy = "`jax.vmap`", "use `axonym.vmap` or `axonym.scan`"
+    if len(sizes) > len(names):
+        functions = "`jax.jacrev`, `jax.hessian`, `jax.vmap`"
+        remedy = (
+            "use `axonym.vmap`, and take Jacobians of plain arrays, as in "
+            "`jax.jacrev(lambda array: fn(axonym.named(array, names)).array)(x.array)`"
         )
+    raise make_error(
+        ValueError,
+        f"an array of shape {tuple(sizes)} has the names {format_axes(names)}: {functions} or a similar function, "
+        f"which ignores names, has changed its axes; {remedy}",
+    )
 
 
 def check_matching_sizes(*operands: Operand) -> dict[str, int]:

@@ -86,7 +86,10 @@ def test_forward_and_backward_derivatives():
     assert same(linear(x), np.cos(x.array) * x.array, ("a", "b"))
     (transposed,) = jax.linear_transpose(lambda v: v * 2, v)(v)
     assert same(transposed, v.array * 2, ("b",))
-    assert same(jax.grad(lambda x: (x * x).sum().scalar())(x), 2 * x.array, ("a", "b"))
+    for differentiate in (jax.grad, jax.jacfwd, jax.jacrev):
+        assert same(differentiate(lambda x: (x * x).sum().scalar())(x), 2 * x.array, ("a", "b"))
+    for differentiate in (jax.jacfwd, jax.jacrev):  # with respect to a number
+        assert same(differentiate(lambda scale: x * scale)(2.0), x.array, ("a", "b"))
 
 
 def test_shapes_without_computing():
@@ -164,6 +167,18 @@ def test_what_lost_an_axis_still_has_a_repr():
     seen = []
     jax.vmap(lambda row: seen.append(repr(row)) or row)(x)
     assert seen[0].startswith("NamedArray(") and "(a, b)" in seen[0]
+
+
+@pytest.mark.parametrize("run", [lambda fn: fn, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("differentiate", [jax.jacfwd, jax.jacrev, jax.hessian, eqx.filter_jacrev])
+def test_jacobians_say_that_they_take_plain_arrays(run, differentiate):
+    text = (
+        "`jax.jacrev`, `jax.hessian`, `jax.vmap` or a similar function, which ignores names, has changed its axes; use"
+    )
+    for fn in (lambda v: v**3, lambda v: (v**3).sum(), lambda v: (v**3).array):
+        jacobian = run(differentiate(fn))(v)
+        with pytest.raises(ValueError, match=f"{text} `axonym.vmap`, and take Jacobians of plain arrays, as in"):
+            _ = jacobian + 1
 
 
 def test_a_named_scalar_that_gained_an_axis_is_found_out():
