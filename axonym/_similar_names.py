@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable
+from typing import Any
 
 
 MIN_SIMILARITY = 0.6
@@ -16,8 +17,10 @@ def measure_similarity(name: str, option: str) -> float:
     return difflib.SequenceMatcher(None, name, option).ratio()
 
 
-def find_similar_name(name: str, options: Iterable[str]) -> str | None:
+def find_similar_name(name: Any, options: Iterable[str]) -> str | None:
     """Returns the option most similar to a name, None if there is no similar one."""
+    if not isinstance(name, str):  # as users may give it
+        return None
     similar = difflib.get_close_matches(name, list(options), n=1, cutoff=MIN_SIMILARITY)
     return similar[0] if similar else None
 

@@ -26,7 +26,10 @@ def format_value(x: Any) -> str:
         return f"an array of shape {tuple(shape.values() if isinstance(shape, Mapping) else shape)}"
     if x is ...:
         return repr(x)
-    return eqx.tree_pformat(x, width=sys.maxsize)  # describes the arrays in a tree by their shapes, in one line
+    try:
+        return eqx.tree_pformat(x, width=sys.maxsize)  # describes the arrays in a tree by their shapes, in one line
+    except RecursionError:
+        return f"a {type(x).__name__} in which too many others are nested"
 
 
 def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str:
@@ -36,7 +39,7 @@ def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str
     return f"({', '.join(f'{name}: {size}' for name, size in zip(names, sizes, strict=True))})"
 
 
-def suggest_name(name: str, candidates: Sequence[str]) -> str:
+def suggest_name(name: Any, candidates: Sequence[str]) -> str:
     """Returns the end of an error message that suggests the closest candidate, or an empty string."""
     similar = find_similar_name(name, candidates)
     return "" if similar is None else f"; did you mean {similar!r}?"

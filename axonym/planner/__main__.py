@@ -77,8 +77,10 @@ def _run_request(request: argparse.Namespace) -> int:
         options = {**options, **_read_options(request, options)}
         if request.json is not None:
             check_file_path(request.json, "plan", "plan.json")
+        if request.out == "":
+            raise ValueError("--out is a folder and has no name; this one is '.'")
         if request.out is not None:
-            request.out.mkdir(parents=True, exist_ok=True)
+            Path(request.out).mkdir(parents=True, exist_ok=True)
         result = plan(step, *args, devices=request.devices, **options)
         print(result)
         _write_results(result, request)
@@ -132,7 +134,7 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     progress = "write a line for each candidate to the error stream, as on a terminal"
     parser.add_argument("--progress", action="store_true", default=None, help=progress)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="a folder for plan.html, plan.json and plan.svg")
+    parser.add_argument("--out", metavar="DIR", help="a folder for plan.html, plan.json and plan.svg")
     parser.add_argument("--json", type=Path, metavar="FILE", help="a file for the plan, which `read_plan` reads")
     return parser.parse_args(arguments)
 
@@ -224,10 +226,11 @@ def _read_fixed(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 def _write_results(result: Plan, request: argparse.Namespace) -> None:
     paths = [] if request.json is None else [result.to_json(request.json)]
     if request.out is not None:
-        paths += [result.to_json(request.out / "plan.json"), result.to_html(request.out / "plan.html")]
+        folder = Path(request.out)
+        paths += [result.to_json(folder / "plan.json"), result.to_html(folder / "plan.html")]
         try:
-            result.draw(request.out / "plan.svg")
-            paths.append(request.out / "plan.svg")
+            result.draw(folder / "plan.svg")
+            paths.append(folder / "plan.svg")
         except (ImportError, ValueError) as missing:  # no matplotlib, or nothing to draw
             print(f"axonym.planner: {missing}", file=sys.stderr)
     if paths:

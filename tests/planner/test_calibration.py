@@ -176,6 +176,8 @@ def test_errors_are_smaller_for_candidates_like_the_measured_one(changes, error)
         ({"devices": "cpu:2"}, ValueError, "the measured mesh {'data': 4} has 4 devices, but there are 2"),
         ({"compute": {"bach": "data"}}, ValueError, "`measured` has the axis 'bach', which no argument has.*'batch'"),
         ({"compute": {"batch": "date"}}, ValueError, "`measured` has 'batch' over 'date', which is no mesh axis"),
+        ({"mesh": {4: 4}}, TypeError, "`measured` has the mesh {4: 4}; names of mesh axes are strings"),
+        ({"policy": 3}, ValueError, "`measured` has the policy 3; `policies` has none"),
         ({"compute": ["batch"]}, TypeError, r"`measured` has \['batch'\] as its compute; give a mapping from names"),
         ({"policy": "full"}, ValueError, "`measured` has the policy 'full'; `policies` has none"),
         ({"parameters": {"pixel": "data", "embed": "data"}}, RuntimeError,

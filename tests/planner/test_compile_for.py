@@ -1,6 +1,7 @@
 """Programs for devices that are not there: on CPUs with JAX alone, on TPUs with a compiler that is played, and live."""
 
 import errno
+import gzip
 import json
 import os
 import select
@@ -177,6 +178,23 @@ def test_program_is_compiled_again_only_if_something_has_changed(play_compiler: 
     assert compile_played(cache=folder).is_cached
 
 
+def test_a_cached_program_that_is_none_is_compiled_again(tmp_path: Path):
+    def compile_double() -> CompiledProgram:
+        return compile_for(lambda x: x * 2, jnp.ones(8), devices="cpu:2", mesh={"data": 2}, cache=tmp_path)
+
+    assert not compile_double().is_cached
+    [path] = tmp_path.iterdir()
+    fields = json.loads(gzip.decompress(path.read_bytes()))
+    wrong = [{name: value} for name in fields for value in (None, [{}], {"x": 1})]
+    wrong += [{"memory": {**fields["memory"], name: value}} for name in fields["memory"] for value in (None, "3", [{}])]
+    contents = [json.dumps({**fields, **changes}) for changes in [{"text": ""}, {"text": "HloModule"}, *wrong]]
+    for content in [*contents, "null", "[]", "[" * 100_000, '{"text":' * 100_000]:
+        path.write_bytes(gzip.compress(content.encode()))
+        assert _compile_cache._read_file(path) is None, content[-300:]
+    path.write_bytes(gzip.compress(contents[0].encode()))
+    assert not compile_double().is_cached and compile_double().is_cached
+
+
 def test_folder_that_cannot_be_written_is_noted(play_compiler: PlayCompiler, tmp_path: Path):
     play_compiler(DUMPED, **read_dumps())
     (tmp_path / "file").touch()
@@ -208,6 +226,9 @@ def test_a_cache_that_is_no_folder_is_refused(cache: Any):
     for compile_step in (nym.planner.compile_for, nym.planner.plan):
         with pytest.raises(TypeError, match=message):
             compile_step(lambda x: x * 2, jnp.ones(4), devices="cpu:2", cache=cache)
+
+    with pytest.raises(ValueError, match="`cache` is a folder and has no name; this one"):
+        nym.planner.compile_for(lambda x: x * 2, jnp.ones(4), devices="cpu:2", cache="")
 
 
 def test_user_without_a_home_has_no_cache(play_compiler: PlayCompiler, monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 
@@ -156,12 +157,24 @@ def test_cache_tells_devices_of_one_name_apart(register, monkeypatch):
             "'fat_v5e' has 64.00 GiB as `hbm_available`, but libtpu compiles for 'v5e' with 15.75 GiB, .* give at most "
             "16911433728 bytes, or the `compiler_name` of a TPU that has more",
         ),
+        (
+            "v5e",
+            {"name": "v9", "torus_dims": 4},
+            "'v9' has 4 as `torus_dims`; the torus of a TPU has 2 or 3 dimensions",
+        ),
+        ("v5e", {"name": "v9", "cores": 0}, "'v9' has the cores 0; it is a number above 0"),
         ("tpu7x", {"name": "v9", "links_in_chip": 0}, "'v9' has 2 devices on a chip; give `links_in_chip`"),
     ],
 )
 def test_a_device_that_cannot_be_registered(register, preset, changes, message):
     with pytest.raises(ValueError, match=message):
         register(preset, **changes)
+
+
+def test_a_torus_of_a_device_without_a_limit_has_a_nearest_one(register):
+    register("v5p", name="v9", max_chips=0)
+    with pytest.raises(ValueError, match=r"made of cubes of 4 x 4 x 4 chips.*; the nearest is 'v9:32x64x124'$"):
+        described_devices("v9:64x64x62")
 
 
 def test_a_device_is_registered_once(register):
@@ -188,6 +201,10 @@ def test_a_gpu_without_a_compiler_is_screened_and_fits_programs():
     program = compile_for(loss, weight, x, devices="cpu:8", mesh={"data": 8}, mapping={"batch": "data"}, cache=False)
     report = nym.planner.memory_report(program, device="mi300x")
     assert report.available == get_hardware("mi300x").hbm_available
+
+
+def nest(depth):
+    return {"x": nest(depth - 1)} if depth else {}
 
 
 def write_hardware(folder, content, ending=".json"):
@@ -257,6 +274,13 @@ def test_a_file_has_devices_that_no_preset_is_like(register, tmp_path):
         ({"x": {"base": "mi300x", "gpu_target": {"l2_cache": 9}}}, ValueError,
          r"'gpu_target' of 'x' in '.*' lacks compute_capability, multiprocessors, "),
         ({"x": {"base": "h100", "hbm_bytes": -1}}, ValueError, "'x' has the hbm_bytes -1; it is a number above 0"),
+        ({"x": {"base": "h100", "links": math.inf}}, TypeError, r"'links' of .* is a whole number, not inf"),
+        ({"x": {"base": "h100", "hbm_bytes": math.nan}}, TypeError, r"'hbm_bytes' of .* is a whole number, not nan"),
+        ({"x": {"base": "h100", "clock": 10**400}}, TypeError, r"'clock' of .* is a number, not 1000"),
+        ({"x": {"base": "h100", "clock": nest(900)}}, TypeError, r"'clock' of .* not a dict in which too many others"),
+        ({"x": {"base": "h100", "gpu_target": {"compute_capability": [9]}}}, TypeError,
+         r"'compute_capability' of 'gpu_target' of 'x' in '.*' is a list of length 2, not a list of length 1"),
+        ("[" * 100_000, ValueError, r"machines.json' cannot be read as JSON: maximum recursion depth"),
         ({"v5e": {"base": "v5e", "clock": 1e9}}, ValueError, "'v5e' is the name of another device; give this one"),
     ],
 )  # fmt: skip

@@ -167,6 +167,18 @@ def test_ctrl_c_has_an_exit_code_and_what_is_known(steps, number, tmp_path, monk
         ),
         (["planned_steps:make_step", "--devices", "cpu:8", "--json", "."], "'.' is a folder; name it 'plan.json'"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--out", __file__], "File exists"),
+        (
+            ["planned_steps:make_step", "--devices", "cpu:8", "--out", ""],
+            "--out is a folder and has no name; this one is",
+        ),
+        (
+            ["planned_steps:make_step", "--devices", "cpu:8", "--cache", ""],
+            "`cache` is a folder and has no name; this o",
+        ),
+        (
+            ["planned_steps:make_step", "--devices", "cpu:99999999999999"],
+            "has 99,999,999,999,999 devices; a machine has",
+        ),
         (["planned_steps:make_step", "--devices", "cpu"], "'cpu' does not describe a machine"),
         (
             ["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "mesh.data=x"],

@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from ...report._write_file import replace_file
-from .._program._compiler_output import ProgramMemory
-from .._program._xla_text import LOCATION, LOCATION_REFERENCE
+from .._machine._hardware_file import make_checked
+from .._program._xla_text import ENTRY, LOCATION, LOCATION_REFERENCE
 from ._compiler_process import CompileJob, CompileResult, describe_topology
 
 
@@ -38,6 +38,8 @@ def choose_cache_folder(cache: bool | str | os.PathLike[str]) -> Path | None:
         return find_cache_folder() if cache else None
     if not isinstance(cache, str | os.PathLike):
         raise TypeError(f"`cache` is a folder, True for one of the user's or False for none; it was {cache!r}")
+    if not os.fspath(cache):
+        raise ValueError("`cache` is a folder and has no name; this one is '.'")
     return Path(cache)
 
 
@@ -73,14 +75,13 @@ def _name_file(job: CompileJob, versions: Mapping[str, str]) -> str:
 
 
 def _read_file(path: Path) -> CompileResult | None:
-    """Returns the program in a file; None if it is not there or cannot be read."""
+    """Returns the program in a file; None if it is not there, cannot be read, or is none."""
     try:
         fields = json.loads(gzip.decompress(path.read_bytes()))
-        memory = {**fields["memory"], "argument_sizes": tuple(fields["memory"]["argument_sizes"])}
-        fields |= {"memory": ProgramMemory(**memory), "log": tuple(fields["log"]), "notes": tuple(fields["notes"])}
-        return CompileResult(**fields)
-    except (OSError, ValueError, EOFError, KeyError, TypeError, zlib.error):
+        result = make_checked(CompileResult, repr(str(path)), fields)
+    except (OSError, ValueError, EOFError, TypeError, RecursionError, zlib.error):
         return None
+    return result if ENTRY.search(result.text) else None
 
 
 def fingerprint_module(text: str, file: str) -> str:

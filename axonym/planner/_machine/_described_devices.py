@@ -4,16 +4,17 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import log2, prod
+from math import isqrt, log2, prod
 from typing import Any
 
 from ._hardware import Hardware, get_hardware
 
 
-_DESCRIPTION = re.compile(r"(?:(\d+)\s*x\s*)?([A-Za-z]\w*):(\d+(?:x\d+)*)")
+_DESCRIPTION = re.compile(r"(?:(\d{1,18})\s*x\s*)?([A-Za-z]\w*):(\d{1,18}(?:x\d{1,18})*)")
 _EXAMPLES = {"tpu": {2: "16x16", 3: "4x8x8"}, "gpu": {0: "32x8"}, "cpu": {0: "64"}}  # by platform and torus
 ONE_CHIP = (1, 1)  # a torus of two dimensions; clouds lend v5e and v6e in hosts of one chip as well
 _TORI_BELOW_CUBES = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))  # that clouds offer; larger ones are of cubes of 4
+_MOST_DEVICES = 1_000_000  # several times the largest machines there are; their devices are listed in 15 seconds
 _SLICE_IDS = 100_000  # of several slices, libtpu numbers the devices of slice i from (i + 1) times this
 
 
@@ -109,9 +110,9 @@ def described_devices(
 
     Raises:
         TypeError: If the description is not a string.
-        ValueError: If the description, `slices` or `wrap` is not one of a machine. Tori are those that clouds offer: of
-            two dimensions, powers of two of which the longer is at most twice the shorter; of three, cubes of 4 or
-            parts of one; and no larger than `Hardware.max_chips`.
+        ValueError: If the description, `slices` or `wrap` is not one of a machine, or it has more than a million
+            devices. Tori are those that clouds offer: of two dimensions, powers of two of which the longer is at most
+            twice the shorter; of three, cubes of 4 or parts of one; and no larger than `Hardware.max_chips`.
 
     Example:
         >>> import axonym as nym
@@ -133,6 +134,10 @@ def described_devices(
             f"there are {slices} slices, which are tori of TPUs; for more of {hardware.name!r}, describe "
             f"'{hardware.name}:{more}'"
         )
+    count = prod(sizes) * slices * hardware.devices_per_chip
+    if count > _MOST_DEVICES:
+        raise ValueError(f"{description!r} has {count:,} devices; a machine has {_MOST_DEVICES:,} at most")
+    _check_sizes(description, hardware, slices, sizes)
     if wrap is None:
         wrap = hardware.find_wrap(sizes) if hardware.platform == "tpu" else ()
     elif hardware.platform != "tpu":
@@ -226,11 +231,10 @@ def _parse_description(description: str) -> tuple[Hardware, int | None, tuple[in
             f"in '{hardware.name}:{_choose_example(hardware, description)}'"
         )
     slices = int(match[1]) if match and match[1] else None
-    _check_sizes(description, hardware, slices, sizes)
     return hardware, slices, sizes
 
 
-def _check_sizes(description: str, hardware: Hardware, slices: int | None, sizes: tuple[int, ...]) -> None:
+def _check_sizes(description: str, hardware: Hardware, slices: int, sizes: tuple[int, ...]) -> None:
     """Raises an error for a machine that there is not, with the nearest one that there is."""
     problem, nearest = "", sizes
     if hardware.platform == "gpu" and sizes[1] > hardware.devices_per_host:
@@ -243,7 +247,7 @@ def _check_sizes(description: str, hardware: Hardware, slices: int | None, sizes
         if hardware.max_chips and chips > hardware.max_chips:
             problem = f"a torus has at most {hardware.max_chips:,} chips"
             parts = -(-chips // hardware.max_chips)
-            slices, chips = parts * (slices or 1), chips / parts
+            slices, chips = parts * slices, chips / parts
         elif any(size % 2 for size in sizes[:2]):
             problem = "hosts have 2 x 2 chips, so the first two sizes are even"
         elif hardware.torus_dims == len(ONE_CHIP):
@@ -256,7 +260,7 @@ def _check_sizes(description: str, hardware: Hardware, slices: int | None, sizes
 
         nearest = min(tori, key=rank_torus)
     if problem:
-        topology = Topology(hardware.name, nearest, slices or 1, ())
+        topology = Topology(hardware.name, nearest, slices, ())
         raise ValueError(f"{description!r} does not describe a machine: {problem}; the nearest is '{topology}'")
 
 
@@ -270,8 +274,12 @@ def _list_tori(hardware: Hardware, chips: int) -> list[tuple[int, ...]]:
         squares = [(2**i, 2**i) for i in range(most_chips.bit_length())]
         tori = [*squares, *((side, 2 * side) for side, _ in squares[1:])]
     else:
-        sides = range(4, most_chips // 16 + 1, 4)
-        cubes = [(x, y, z) for x, y, z in itertools.combinations_with_replacement(sides, 3) if x * y * z <= most_chips]
+        cubes = [
+            (x, y, z)
+            for x in range(4, most_chips // 16 + 1, 4)
+            for y in range(x, isqrt(most_chips // x) + 1, 4)
+            for z in range(y, most_chips // (x * y) + 1, 4)
+        ]
         tori = [*_TORI_BELOW_CUBES, *cubes]
     return [torus for torus in tori if prod(torus) <= most_chips] or tori[:1]
 
@@ -283,7 +291,7 @@ def _measure_distance(torus: Sequence[int], sizes: Sequence[int]) -> float:
 
 def _choose_example(hardware: Hardware, description: str) -> str:
     """Returns sizes of a machine with as many devices as "v5e-8" or "h100:64" ask for, or any."""
-    match, dims = re.search(r"([-:])(\d+)$", description.strip()), hardware.torus_dims
+    match, dims = re.search(r"([-:])(\d{1,18})$", description.strip()), hardware.torus_dims
     count = int(match[2]) if match else 0
     if hardware.platform == "gpu" and count and count % hardware.devices_per_host == 0:
         return f"{count // hardware.devices_per_host}x{hardware.devices_per_host}"

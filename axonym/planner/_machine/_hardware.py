@@ -232,7 +232,7 @@ HARDWARE: Mapping[str, Hardware] = MappingProxyType({preset.name: preset for pre
 
 _FIGURES = (
     *("bf16_flops", "int8_flops", "fp8_flops", "hbm_bytes", "hbm_available", "hbm_bandwidth", "clock"),
-    *("devices_per_host", "devices_per_chip", "link_bandwidth", "network_bandwidth", "host_bandwidth"),
+    *("devices_per_host", "devices_per_chip", "cores", "link_bandwidth", "network_bandwidth", "host_bandwidth"),
 )
 _BANDWIDTHS = ("hbm_bandwidth", "link_bandwidth", "network_bandwidth", "host_bandwidth")
 _LEAST_BANDWIDTH = 1e6  # below it, a bandwidth was meant in MB/s or GB/s
@@ -284,6 +284,10 @@ def register_hardware(hardware: Hardware) -> None:
                 f"{name!r} has the {figure} {getattr(hardware, figure):g}; bandwidths are in bytes a second, such as "
                 "12.5e9 for 12.5 GB/s"
             )
+    if hardware.platform == "tpu" and hardware.torus_dims not in (2, 3):
+        raise ValueError(
+            f"{name!r} has {hardware.torus_dims} as `torus_dims`; the torus of a TPU has 2 or 3 dimensions"
+        )
     if hardware.platform == "tpu" and not hardware.compiler_name:
         raise ValueError(
             f"{name!r} is a TPU without `compiler_name`, the name that libtpu knows; give that of the nearest one, "

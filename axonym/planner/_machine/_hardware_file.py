@@ -3,13 +3,13 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import sys
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ...named._format import format_value, suggest_name
-from ._hardware import GpuTarget, Hardware, get_hardware, register_hardware
+from ._hardware import Hardware, get_hardware, register_hardware
 
 
 _BASE = "base"
@@ -17,7 +17,7 @@ _EXAMPLES = {
     ".toml": '[h100_ethernet]\nbase = "h100"\nnetwork_bandwidth = 12.5e9',
     ".json": '{"h100_ethernet": {"base": "h100", "network_bandwidth": 12.5e9}}',
 }
-_KINDS = {float: "a number", int: "a whole number", str: "a text"}
+_KINDS = {bool: "true or false", float: "a number", int: "a whole number", str: "a text"}
 
 
 def read_hardware(path: str | os.PathLike[str]) -> tuple[Hardware, ...]:
@@ -67,7 +67,7 @@ def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
         tables = tomllib.loads(text) if kind == ".toml" else json.loads(text)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file of hardware {str(path)!r}") from None
-    except ValueError as error:  # of TOML, JSON or UTF-8
+    except (ValueError, RecursionError) as error:  # of TOML, JSON or UTF-8
         raise ValueError(f"{str(path)!r} cannot be read as {kind[1:].upper()}: {error}") from None
     if not isinstance(tables, dict) or not tables or not all(isinstance(fields, dict) for fields in tables.values()):
         raise ValueError(f"{str(path)!r} does not have a table for each device by its name, such as\n{_EXAMPLES[kind]}")
@@ -83,11 +83,18 @@ def _make_hardware(where: str, fields: dict[str, Any]) -> Hardware:
         except (TypeError, ValueError) as error:
             raise ValueError(f"the base of {where} is not known: {error}") from None
         base = dataclasses.replace(base, aliases=())  # names of the base itself
-    return _make_fields(Hardware, where, fields, base)
+    return make_checked(Hardware, where, fields, base)
 
 
-def _make_fields(kind: type[Any], where: str, fields: Mapping[str, Any], base: Any) -> Any:
-    """Returns an object of a dataclass with checked fields; those that are not given are of `base` or the defaults."""
+def make_checked(kind: type[Any], where: str, fields: Any, base: Any = None) -> Any:
+    """Returns an object of a dataclass with checked fields; those that are not given are of `base` or the defaults.
+
+    Raises:
+        TypeError: If a field, or all of them, are of another type.
+        ValueError: If a field is unknown or missing, or is none of those that its type lists.
+    """
+    if not isinstance(fields, dict):
+        raise TypeError(f"{where} is a table of the fields of `{kind.__name__}`, not {format_value(fields)}")
     hints, figures = get_type_hints(kind), {}
     for name, value in fields.items():
         if name not in hints:
@@ -109,20 +116,22 @@ def _check_field(hint: Any, where: str, value: Any, base: Any) -> Any:
     """Returns the value of a field as its type has it."""
     if get_origin(hint) is UnionType:
         hint = get_args(hint)[0]
-    if hint is GpuTarget:
-        if not isinstance(value, dict):
-            raise TypeError(f"{where} is a table of the fields of `GpuTarget`, not {format_value(value)}")
-        return _make_fields(GpuTarget, where, value, base)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return make_checked(hint, where, value, base)
     if get_origin(hint) is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"{where} is a list, not {format_value(value)}")
-        return tuple(_check_field(get_args(hint)[0], where, part, None) for part in value)
+        kinds = get_args(hint)
+        if not isinstance(value, list) or (... not in kinds and len(value) != len(kinds)):
+            length = "" if ... in kinds else f" of length {len(kinds)}"
+            raise TypeError(f"{where} is a list{length}, not {format_value(value)}")
+        return tuple(_check_field(kinds[0], where, part, None) for part in value)
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise ValueError(f"{where} is one of {', '.join(map(repr, get_args(hint)))}, not {format_value(value)}")
         return value
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    is_valid = {str: isinstance(value, str), float: is_number, int: is_number and value == int(value)}[hint]
+    is_valid = isinstance(value, hint)
+    if hint in (int, float):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_valid = is_number and abs(value) <= sys.float_info.max and (hint is float or value == int(value))
     if not is_valid:
         raise TypeError(f"{where} is {_KINDS[hint]}, not {format_value(value)}")
     return hint(value)

@@ -5,6 +5,7 @@ import dataclasses
 import html
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
@@ -78,7 +79,7 @@ def read_plan_file(path: str | os.PathLike[str]) -> PlanRecord:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         if data["kind"] != _KIND:
             raise ValueError("of another kind")
-        version = data["format"]
+        version = _check_type(data["format"], int)
         plan = _decode(data, PlanRecord) if version == FORMAT else None
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no plan {name}; write one with `Plan.to_json`") from None
@@ -141,6 +142,8 @@ def _check_type(value: Any, kind: type) -> Any:
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{value!r} is not of type {kind.__name__}")
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError(f"a number of {value.bit_length()} bits is none of a plan")
     return value
 
 

@@ -12,6 +12,8 @@ import re
 
 # A computation: `ENTRY %main (x: f32[8]) -> f32[8] {`. Groups: `ENTRY`, the name.
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{$")
+# The computation that a program starts with.
+ENTRY = re.compile(r"^ENTRY ", re.MULTILINE)
 # An instruction: `  ROOT %add.1 = f32[8]{0} add(%x, %y), metadata={}`. Groups: `ROOT`, name, shape, opcode, the rest.
 INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
 # Computations that an instruction calls: `calls=%fused`, `branch_computations={%a, %b}`. Groups: attribute, names.

@@ -79,16 +79,18 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
     fixed = {} if fixed is None else fixed
     if not isinstance(fixed, Mapping) or not all(isinstance(choices, Mapping) for choices in fixed.values()):
         raise TypeError(
-            "`fixed` is a mapping of mappings, such as {'mesh': {'data': 8}, 'compute': {'batch': 'data'}, "
+            f"`{argument}` is a mapping of mappings, such as {{'mesh': {{'data': 8}}, 'compute': {{'batch': 'data'}}, "
             f"'parameters': {{'embed': 'data'}}, 'microbatches': {{'batch': 8}}}}, not {fixed!r}"
         )
     keys = ("mesh", "compute", "parameters", "microbatches")
     for key in fixed:
         if key not in keys:
-            raise ValueError(f"`fixed` has no {key!r}{suggest_name(key, keys)}; it takes {', '.join(keys)}")
+            raise ValueError(f"`{argument}` has no {key!r}{suggest_name(key, keys)}; it takes {', '.join(keys)}")
     mesh = dict(fixed["mesh"]) if "mesh" in fixed else None
-    if mesh is not None and not all(isinstance(size, int) for size in mesh.values()):
-        raise TypeError(f"`{argument}` has the mesh {mesh}; sizes of mesh axes are integers")
+    if mesh is not None and not all(isinstance(name, str) and isinstance(size, int) for name, size in mesh.items()):
+        raise TypeError(
+            f"`{argument}` has the mesh {mesh}; names of mesh axes are strings, and their sizes are integers"
+        )
     if mesh is not None and (min(mesh.values(), default=1) < 1 or math.prod(mesh.values()) != devices):
         raise ValueError(
             f"the {argument} mesh {mesh} has {math.prod(mesh.values())} devices, but there are {devices}; name all "
