@@ -58,7 +58,7 @@ def suggest_named_way(name: str) -> str:
     """Returns the end of an error message about a missing attribute: what to write instead, or an empty string."""
     if name in _HINTS:
         return f"; {_HINTS[name]}"
-    function = _find_named_function(name)
+    function = find_named_function(name)
     return f"; `{function}` is a function" if function else ""
 
 
@@ -70,8 +70,8 @@ def make_foreign_function_error(library: str, functions: Sequence[str], shape: s
         functions: The function, and those that it calls. The error is about the first one that has a counterpart.
         shape: The axes of the array.
     """
-    name = next((name for name in functions if _find_named_function(name) or name in _HINTS), functions[-1])
-    function = _find_named_function(name)
+    name = next((name for name in functions if find_named_function(name) or name in _HINTS), functions[-1])
+    function = find_named_function(name)
     if function:
         remedy = f"use `{function}`"
     else:
@@ -82,9 +82,10 @@ def make_foreign_function_error(library: str, functions: Sequence[str], shape: s
     )
 
 
-def _find_named_function(name: str) -> str | None:
+def find_named_function(name: str) -> str | None:
+    """Returns a function of Axonym with its module, such as `axonym.fft.rfft`; None if there is none of this name."""
     library = sys.modules[__name__.partition(".")[0]]  # not an import, because the library is built on this package
-    for module in (library, library.nn, library.linalg, library.fft, library.poly):
+    for module in (library, library.nn, library.linalg, library.fft, library.poly, library.random):
         if isfunction(vars(module).get(name)):
             return f"{module.__name__}.{name}"
     return None

@@ -168,7 +168,7 @@ def test_collectives_name_axes_layers_passes_and_source_lines(compiled):
         ("all-reduce", ("mlp",), "Stacked/down", "dot(mlp -> embed)", "forward"),
         ("all-reduce", ("mlp",), "Stacked/up", "dot(embed -> mlp)", "backward"),
         ("all-reduce", ("batch",), *both, "backward"),
-        ("all-reduce", ("embed", "batch"), "", "reduce_sum", "forward"),
+        ("all-reduce", ("embed", "batch"), "", "mean", "forward"),
     }
     assert {one.source for one in report.collectives if one.layer} == {f"{programs.__file__}:{line}"}
     causes = {one.cause for one in report.collectives}
@@ -220,6 +220,30 @@ def test_a_report_is_a_table_a_page_and_json(compiled, tmp_path):
     assert page.count("<tr") == 9
     assert "dot(embed -&gt; mlp)" in page
     assert "nothing is sent" in str(communication_report(jax.jit(jnp.sin), jnp.ones(8)))
+
+
+def test_equal_rows_are_one_with_a_count(mesh, tmp_path):
+    @jax.jit
+    def smooth(x):
+        return sum(nym.roll(x**power, 1, "y") for power in (1, 2, 3))
+
+    def solve(x):
+        return nym.fft.fft(smooth(x), "y").real.mean("x")
+
+    with jax.set_mesh(mesh), nym.axis_mapping({"y": "data", "x": "model"}):
+        x = nym.shard(nym.ones({"y": 64, "x": 64}))
+        report = communication_report(solve, x)
+        gradient = communication_report(nym.grad(lambda x: (nym.roll(x, 1, "y") ** 2 * x).sum()), x)
+    # Neither the functions that JAX compiles by itself nor those with which axes are resharded.
+    scopes = {(one.layer, one.operation) for one in report.collectives}
+    assert scopes == {("smooth", "roll"), ("", "fft"), ("", "mean")}
+    moved = [one for one in gradient.collectives if one.kind != "all-reduce"]
+    assert {(one.operation, one.run_in) for one in moved} == {("roll", "forward"), ("roll", "backward")}
+    rolls = [one for one in report.collectives if one.operation == "roll"]
+    [row] = [line.split() for line in report.table().splitlines() if "roll" in line]
+    assert len(rolls) == 3 and row[3:5] == ["3", "1"]
+    assert f"… {len(report.collectives) - 3} more" in report.table(limit=1)
+    assert ">3<" in report.to_html(tmp_path / "page.html").read_text()
 
 
 def test_sent_bytes_are_those_of_a_ring(compiled):

@@ -253,7 +253,11 @@ def count_sent_bytes(kind: str, result_bytes: int, group_size: int) -> int:
 def _find_collective_origin(hlo: HloProgram, instruction: HloInstruction, kind: str) -> Origin:
     """Returns where a collective comes from; of a sum of several arrays, where each of them does."""
     origin, operands = find_origin(hlo, instruction), hlo.find_operands(instruction)
-    if kind not in ("all-reduce", "reduce-scatter") or len(operands) < 2 or " + " in origin.operation:
+    if kind not in ("all-reduce", "reduce-scatter"):
+        users = hlo.find_users(instruction) if xla.IS_INSERTED in instruction.attributes else []
+        user = next((user for user in users if user.op_name), None)
+        return origin if user is None or "(" in origin.operation else find_origin(hlo, user)
+    if len(operands) < 2 or " + " in origin.operation:
         return origin
     return join_origins([origin, *(find_origin(hlo, operand) for operand in operands)])
 

@@ -173,6 +173,33 @@ class HloProgram:
         operands = (self._by_name.get((instruction.computation, name)) for name in instruction.operands)
         return [operand for operand in operands if operand is not None]
 
+    def find_users(self, instruction: HloInstruction) -> list[HloInstruction]:
+        """Returns the instructions that take the result of another one, in fusions and after copies too."""
+        users: list[HloInstruction] = []
+        for user in self._users.get((instruction.computation, instruction.name), []):
+            if user.opcode == "fusion":
+                number = user.operands.index(instruction.name)
+                body = [inner for name in self.find_called(user) for inner in self.by_computation[name]]
+                for inner in body:
+                    if inner.opcode == "parameter" and inner.parameter_number == number:
+                        users += self.find_users(inner)
+            elif user.opcode in ("copy", "bitcast") or user.opcode.endswith("-done"):
+                users += self.find_users(user)
+            else:
+                users.append(user)
+        if self._roots.get(instruction.computation) is instruction:
+            for call in self.find_calls(instruction.computation):
+                users += self.find_users(call) if call.opcode == "fusion" else []
+        return users
+
+    @functools.cached_property
+    def _users(self) -> dict[tuple[str, str], list[HloInstruction]]:
+        users = collections.defaultdict(list)
+        for instruction in self.instructions:
+            for name in dict.fromkeys(instruction.operands):
+                users[instruction.computation, name].append(instruction)
+        return dict(users)
+
     def find_called(self, instruction: HloInstruction) -> list[str]:
         """Returns the computations that an instruction calls."""
         return [name for name in _list_called_names(instruction) if name in self.by_computation]
@@ -189,29 +216,30 @@ class HloProgram:
         """Returns the instructions that call a computation."""
         return self._calls.get(computation, [])
 
-    def find_frames(self, instruction: HloInstruction) -> list[tuple[str, int]]:
-        """Returns file and line of each call that led to an instruction, the innermost first."""
+    def find_frames(self, instruction: HloInstruction) -> list[tuple[str, int, str]]:
+        """Returns file, line and function of each call that led to an instruction, the innermost first."""
         if line := xla.SOURCE_LINE.search(instruction.attributes):
-            return [(line[1], int(line[2]))]
+            return [(line[1], int(line[2]), "")]
         match = xla.STACK_FRAME.search(instruction.attributes)
         frames, frame = [], int(match[1]) if match else 0
         while frame in self._frames:
-            file, line_number, parent = self._frames[frame]
-            frames.append((file, line_number))
+            file, line_number, function, parent = self._frames[frame]
+            frames.append((file, line_number, function))
             frame = parent if parent < frame else 0  # callers have smaller numbers; others would make a circle
         return frames
 
     @functools.cached_property
-    def _frames(self) -> Mapping[int, tuple[str, int, int]]:
-        """The file, the line and the caller of each frame; read once, since timelines look up each instruction."""
-        stack, locations, files = (self._tables[name] for name in ("StackFrames", "FileLocations", "FileNames"))
+    def _frames(self) -> Mapping[int, tuple[str, int, str, int]]:
+        """File, line, function and caller of each frame; read once, since timelines look up each instruction."""
+        files, functions, locations, stack = (self._tables[name] for name in xla.SOURCE_TABLES)
         offset = xla.read_field(stack.get(1, ""), "parent_frame_id")  # 1 where identities are written with 1 added
-        frames: dict[int, tuple[str, int, int]] = {}
+        frames: dict[int, tuple[str, int, str, int]] = {}
         for frame, text in stack.items():
             location = locations.get(xla.read_field(text, "file_location_id"), "")
             file = files.get(xla.read_field(location, "file_name_id"), "").strip('"')
+            function = functions.get(xla.read_field(location, "function_name_id"), "").strip('"')
             parent = xla.read_field(text, "parent_frame_id") - offset
-            frames[frame] = file, xla.read_field(location, "line"), parent
+            frames[frame] = file, xla.read_field(location, "line"), function, parent
         return frames
 
     def _list_elements(

@@ -1,12 +1,14 @@
 """Where an instruction of a compiled program comes from: the layer, the pass, the axes, and the line of the source."""
 
 import importlib
+import itertools
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from ...named._cache import cached_plan
+from ...named._foreign_names import find_named_function
 from ...report._time_by_layer import AXES_SCOPE, is_in_backward_pass, split_op_name
 from . import _xla_text as xla
 from ._hlo_program import HloInstruction, HloProgram
@@ -23,7 +25,7 @@ class Origin(NamedTuple):
 
     Attributes:
         layer: The scopes that it is in, such as `Stacked/up`; empty for none.
-        operation: The operation of Axonym, such as `dot(embed -> mlp)`, or the primitive of JAX.
+        operation: The operation of Axonym, such as `dot(embed -> mlp)` or `roll`, or the primitive of JAX.
         axes: The axis names of that operation.
         run_in: The pass that it belongs to. Sums of gradients are backward; recomputed is what `jax.checkpoint` did
             not save.
@@ -51,7 +53,16 @@ def find_origin(hlo: HloProgram, instruction: HloInstruction) -> Origin:
     elif is_in_backward_pass(op_name):
         run_in = "backward"
     axes = tuple(dict.fromkeys(filter(None, names)))
-    return Origin(layer, operation, axes, run_in, find_source(hlo.find_frames(source)))
+    frames = hlo.find_frames(source)
+    if frames:
+        # Of compiled functions only those of the user are layers, and not such as JAX's own `jit(_roll_static)`.
+        libraries, _ = _list_library_folders()
+        callers = {function.rpartition(".")[2] for file, _, function in frames if not file.startswith(libraries)}
+        functions = {name for name in xla.COMPILED_FUNCTION.findall(op_name) if name not in callers}
+        layer = "/".join(scope for scope in layer.split("/") if scope not in functions)
+    if "(" not in operation and " + " not in operation:
+        operation = _find_called_function(frames) or operation
+    return Origin(layer, operation, axes, run_in, find_source(frames))
 
 
 def join_origins(origins: Sequence[Origin]) -> Origin:
@@ -88,10 +99,18 @@ def _find_callers(hlo: HloProgram, instruction: HloInstruction) -> list[HloInstr
     return [call for call in hlo.find_calls(instruction.computation) if call.opcode != "while"]
 
 
-def find_source(frames: Sequence[tuple[str, int]]) -> str:
+def _find_called_function(frames: Sequence[tuple[str, int, str]]) -> str:
+    """Returns the function of Axonym that the innermost line of the user, or a layer, calls; empty for none."""
+    libraries, _ = _list_library_folders()
+    own_frames = itertools.takewhile(lambda frame: frame[0].startswith(libraries), frames)
+    functions = [function for _, _, function in own_frames if find_named_function(function)]
+    return functions[-1] if functions else ""
+
+
+def find_source(frames: Sequence[tuple[str, int, str]]) -> str:
     """Returns the innermost line of the user as `file:line`: outside of installed packages if there is such a line."""
     libraries, installed = _list_library_folders()
-    lines = [f"{file}:{line}" for file, line in frames if not file.startswith(libraries)]
+    lines = [f"{file}:{line}" for file, line, _ in frames if not file.startswith(libraries)]
     return next((line for line in lines if not line.startswith(installed)), lines[0] if lines else "")
 
 

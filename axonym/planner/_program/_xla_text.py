@@ -41,6 +41,8 @@ OPERAND = re.compile(r"%([\w.\-#]+)")
 TUPLE_ELEMENT = re.compile(r"%([\w.\-]+)#(\d+)")
 # The path of JAX's scopes and transformations in the metadata.
 OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+# A compiled function in that path: `jit(_roll_static)`.
+COMPILED_FUNCTION = re.compile(r"\bjit\(([^()]*)\)")
 # The number of a collective; it is the same at all places where that collective is written. All that are written in
 # `jax.shard_map` have number 1; libtpu then tells those apart that it writes at several places.
 CHANNEL = re.compile(r"channel_id=(\d+)")
@@ -54,6 +56,8 @@ TABLE_ROW = re.compile(r"^(\d+) (.*)$")
 
 # Collectives in the optimized program.
 
+# Of those that the partitioner has inserted, jaxlib 0.12: named by what they take, and not by what they are for.
+IS_INSERTED = 'is_spmd_generated="true"'
 # libtpu's name for the fusion of an all-reduce with the slices of its result.
 ALL_REDUCE_SCATTER = "all-reduce-scatter"
 # The dimension that an all-gather makes whole.

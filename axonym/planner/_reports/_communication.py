@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from ._sum_bytes import sum_bytes_by
 
 
 _MOST_ROWS = 40
-_HEADS = ("collective", "over", "axes", "runs", "bytes", "sent", "pass", "layer", "operation", "source")
-_NUMBERS = ("runs", "bytes", "sent")
+_HEADS = ("collective", "over", "axes", "count", "runs", "bytes", "sent", "pass", "layer", "operation", "source")
+_NUMBERS = ("count", "runs", "bytes", "sent")
 _FEW_BYTES = 64  # of losses and counts, which are added up where they are computed
 _SUMMED_BY = ("kind", "mesh_axes", "axes", "layer", "operation", "run_in", "source")
 
@@ -35,7 +35,8 @@ _SUMMED_BY = ("kind", "mesh_axes", "axes", "layer", "operation", "run_in", "sour
 class CommunicationReport(PrintedReport):
     """What a compiled program sends between devices: printed, a table; in a notebook, HTML.
 
-    Bytes are those on one device; loops count as often as they run.
+    Bytes are those on one device; loops count as often as they run. Collectives that differ in nothing that the table
+    shows are one row with their count.
 
     Attributes:
         collectives: Each collective, those that move most bytes first.
@@ -135,15 +136,15 @@ class CommunicationReport(PrintedReport):
         return write_html_page(path, title, self._make_html(None), "communication.html")
 
     def table(self, limit: int | None = _MOST_ROWS) -> str:
-        """Returns the table as text: a line for each collective, and totals.
+        """Returns the table as text: a line for each collective, or for several that are alike, and totals.
 
         Args:
-            limit: How many collectives to show; all of them if None. Totals are always of all.
+            limit: How many lines to show; all of them if None. Totals are always of all.
         """
         lines = [self._format_title(), ""]
         if self.collectives:
-            collectives = self.collectives[:limit]
-            rows = [_HEADS, *map(_make_cells, collectives)]
+            groups = _group_alike(self.collectives)
+            rows = [_HEADS, *map(_make_cells, groups[:limit])]
             columns = [column for column in zip(*rows, strict=True) if any(column[1:])]  # without those that are empty
             aligned = []
             for column in columns:
@@ -151,7 +152,7 @@ class CommunicationReport(PrintedReport):
                 is_number = column[0] in _NUMBERS
                 aligned.append([cell.rjust(width) if is_number else cell.ljust(width) for cell in column])
             lines += ["  ".join(cells).rstrip() for cells in zip(*aligned, strict=True)]
-            if omitted_count := len(self.collectives) - len(collectives):
+            if omitted_count := len(groups) - len(rows[1:]):
                 lines.append(f"… {omitted_count} more; `.table(limit=None)` shows all")
         return "\n".join([*lines, *self._format_notes()])
 
@@ -184,7 +185,7 @@ class CommunicationReport(PrintedReport):
             yield "XLA for CPUs sends bfloat16 as float32 and scatters no sums by itself; TPUs and GPUs send less."
 
     def _make_html(self, limit: int | None) -> str:
-        rows = [GridRow((*_make_cells(collective), collective.cause)) for collective in self.collectives[:limit]]
+        rows = [GridRow((*_make_cells(group), group[0].cause)) for group in _group_alike(self.collectives)[:limit]]
         heads = (*_HEADS, "cause")
         grids = [Grid("", heads, rows, [head for head in heads if head not in _NUMBERS])] if rows else []
         return format_html_page(GridPage(self._format_title(), grids, [*filter(None, self._format_notes())]))
@@ -225,15 +226,25 @@ def communication_report(fn: Any, /, *args: Any, **kwargs: Any) -> Communication
     )
 
 
-def _make_cells(collective: Collective) -> tuple[str, ...]:
-    """Returns the texts of a row, in the order of `_HEADS`."""
+def _group_alike(collectives: Sequence[Collective]) -> list[list[Collective]]:
+    """Returns collectives in groups that have one row, those that move most bytes first."""
+    groups: dict[tuple[str, ...], list[Collective]] = {}
+    for collective in collectives:
+        groups.setdefault(_make_cells([collective]), []).append(collective)
+    return sorted(groups.values(), key=lambda group: -len(group) * group[0].bytes)
+
+
+def _make_cells(group: Sequence[Collective]) -> tuple[str, ...]:
+    """Returns the texts of a row, in the order of `_HEADS`; bytes are those of the group."""
+    collective, count = group[0], len(group)
     return (
         collective.kind,
         ", ".join(collective.mesh_axes),
         ", ".join(collective.axes),
+        str(count) if count > 1 else "",
         str(collective.runs),
-        format_bytes(collective.bytes),
-        format_bytes(collective.runs * collective.sent_bytes),
+        format_bytes(count * collective.bytes),
+        format_bytes(count * collective.runs * collective.sent_bytes),
         collective.run_in,
         _shorten_names(collective.layer),
         _shorten_names(collective.operation),
