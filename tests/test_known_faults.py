@@ -444,6 +444,19 @@ def test_splash_attention_of_shared_keys_fails_with_64_bits():
         jax.eval_shape(kernel, query, key, key)
 
 
+def test_an_array_that_is_moved_keeps_a_copy_on_the_host():
+    training, serving = jax.make_mesh((4, 2), ("data", "model")), jax.make_mesh((2, 4), ("replica", "tensor"))
+    target = NamedSharding(serving, P("tensor"))
+
+    def is_copied(move):
+        x = jax.jit(jnp.sin, out_shardings=NamedSharding(training, P("data", "model")))(np.ones((8, 8)))
+        jax.block_until_ready(move(x))
+        return x._npy_value is not None  # the copy has no public name
+
+    assert is_copied(lambda x: jax.device_put(x, target))
+    assert not is_copied(jax.jit(lambda x: x, out_shardings=target))
+
+
 def test_each_test_is_on_the_page():
     named = re.findall(r"`(test_\w+)`", PAGE.read_text())
     own = [name for name in globals() if name.startswith("test_") and name != "test_each_test_is_on_the_page"]
