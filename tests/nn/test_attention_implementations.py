@@ -99,6 +99,19 @@ def test_blocks_are_sharded_by_the_mapping(draw, mesh, sharded, case):
     assert_equal(jax.device_get(result), expected)
 
 
+def test_gradients_of_blocks_are_sharded_by_the_mapping_of_the_result(draw, mesh):
+    mapping = {"batch": "data", "heads": "model"}
+    inputs = nym.shard(draw_inputs(draw), mapping)
+
+    def loss(inputs):
+        with nym.axis_mapping(mapping):
+            return attend("blocked", *inputs, Mask.causal()).sum().scalar()
+
+    with nym.axis_mapping({"heads": "model"}):
+        compiled = jax.jit(jax.grad(loss)).lower(inputs).compile()
+    assert not Program(compiled.as_text()).collectives()
+
+
 def test_blocks_of_keys_that_a_traced_function_closes_over_stay_sharded(draw, explicit_mesh):
     inputs, gradients = draw_inputs(draw), {}
     with jax.set_mesh(explicit_mesh):

@@ -25,7 +25,7 @@ from ...named._dot import dot
 from ...named._elementwise._arithmetic import maximum, where
 from ...named._elementwise._functions import exp, log
 from ...named._shape._rearrange import rearrange
-from ...named._sharding import constrain_sharding
+from ...named._sharding import Ambient, constrain_sharding, mapping_context
 from .._layer import cast_array, widen_dtype
 from .._map_shards import find_mesh_axes
 from ._inputs import AttentionInputs
@@ -35,11 +35,12 @@ from ._scores import apply_sinks, cap_scores, draw_dropout_mask, get_masked_scor
 
 @dataclasses.dataclass(frozen=True)
 class BlockAxes:
-    """The axes of query and key positions with the size of a block, and whether the last block overlaps."""
+    """The axes of query and key positions with the size of a block, if the last block overlaps, and the mapping."""
 
     QPos: Axis | None
     KPos: Axis
     is_overlapping: bool
+    ambient: Ambient | None
 
 
 class BlockStarts(NamedTuple):
@@ -127,7 +128,7 @@ def plan_blocks(inputs: AttentionInputs) -> tuple[BlockAxes, BlockStarts]:
         is_needed &= inputs.mask.bound_block(query_bounds, key_bounds)[0]
     is_overlapping = bool(query_size % query_block_size or KPos.size % key_block.size)
     starts = [array[is_needed].astype(np.int32) for array in (query, key, new_query, new_key)]
-    return BlockAxes(query_block, key_block, is_overlapping), BlockStarts(*starts)
+    return BlockAxes(query_block, key_block, is_overlapping, mapping_context.value), BlockStarts(*starts)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -197,7 +198,8 @@ def _locate_mask(axes: BlockAxes, block: BlockStarts) -> MaskBlock:
 
 
 def _attend_backward(axes: BlockAxes, saved: Any, gradients: tuple[NamedArray, NamedArray]) -> tuple[Any, None]:
-    return round_gradients(sum_gradients(axes, saved, gradients), saved[0]), None
+    with mapping_context(axes.ambient):  # JAX may trace this after the mapping of the forward pass has ended
+        return round_gradients(sum_gradients(axes, saved, gradients), saved[0]), None
 
 
 def round_gradients(gradients: AttentionInputs, operands: AttentionInputs) -> AttentionInputs:
