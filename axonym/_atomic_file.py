@@ -1,6 +1,7 @@
 """Files that are written completely or not at all: under another name first, which no other program uses."""
 
 import contextlib
+import io
 import os
 import stat
 import uuid
@@ -14,8 +15,14 @@ def open_replacement(path: Path) -> Iterator[BinaryIO]:
     """Yields a new file that replaces another one when the block ends, and is removed if the block fails.
 
     It is in the same folder and on disk before it gets its name. An existing file keeps its permissions, and a link is
-    replaced, not followed.
+    replaced, not followed. A device or a pipe is written into.
     """
+    if _is_special(path):
+        content = io.BytesIO()  # NumPy asks a file for its position, which a pipe does not have
+        yield content
+        with name_file_in_errors(path):
+            path.write_bytes(content.getvalue())
+        return
     temporary = path.with_name(f".axonym-{uuid.uuid4().hex}.incomplete")
     with name_file_in_errors(path, temporary):
         file = open_new_file(temporary)
@@ -29,6 +36,11 @@ def open_replacement(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _is_special(path: Path) -> bool:
+    """Returns whether something is there that is no regular file: a device, a pipe or a folder."""
+    return path.exists() and not path.is_file()
 
 
 def open_new_file(path: Path) -> BinaryIO:
@@ -67,6 +79,8 @@ def check_file_path(path: str | os.PathLike[str], kind: str, example: str) -> Pa
     if target.is_dir():
         name = str(target / example)
         raise IsADirectoryError(f"the {kind} needs the name of a file, and {str(path)!r} is a folder; name it {name!r}")
+    if _is_special(target):  # the link /dev/stdout leads to a pipe that has no path
+        return target
     final = Path(os.path.realpath(target))
     if not final.parent.is_dir():
         missing = str(final.parent if target.is_symlink() else target.parent)

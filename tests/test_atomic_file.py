@@ -2,7 +2,9 @@
 
 import os
 import resource
+import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import axonym as nym
 
 
+END = b"the end of what was written"
 TREE = {"x": jnp.ones(4096)}
 
 
@@ -57,6 +60,41 @@ def test_a_link_stays_one_and_no_other_is_followed(write: Callable[[Path], None]
     assert (tmp_path / "file").is_symlink() and (tmp_path / "target").stat().st_size > 1000
     assert (tmp_path / "victim").read_bytes() == b"old"
     assert sorted(os.listdir(tmp_path)) == [".file.incomplete", "file", "target", "victim"]
+
+
+def read_until_end(descriptor: int) -> bytes:
+    content = b""
+    while not content.endswith(END):
+        content += os.read(descriptor, 1 << 16)
+    return content.removesuffix(END)
+
+
+def test_a_pipe_is_written_into(write: Callable[[Path], None], tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to("pipe")
+    write(tmp_path / "file")
+    # Open for writing, too, since a writer that replaces the pipe would leave the reader waiting for ever.
+    descriptor = os.open(pipe, os.O_RDWR)
+    with ThreadPoolExecutor(1) as threads:
+        for path in (pipe, tmp_path / "link"):
+            content = threads.submit(read_until_end, descriptor)
+            write(path)
+            os.write(descriptor, END)
+            assert content.result() == (tmp_path / "file").read_bytes()
+    os.close(descriptor)
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and sorted(os.listdir(tmp_path)) == ["file", "link", "pipe"]
+
+
+def test_a_device_is_written_into(write: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "null"
+    try:
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        path.open("wb").close()
+    except PermissionError:
+        pytest.skip("Only root makes devices, and not on every file system.")
+    write(path)
+    assert stat.S_ISCHR(path.stat().st_mode) and os.listdir(tmp_path) == ["null"]
 
 
 def test_a_full_disk_leaves_the_old_file_and_is_named(write: Callable[[Path], None], tmp_path: Path) -> None:

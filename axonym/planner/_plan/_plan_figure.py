@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..._atomic_file import check_file_path
 from ...report._format import format_bytes
 from ...report._html_page import COLOURS
 from ...report._write_file import replace_file
@@ -87,11 +88,7 @@ def _open_figure(height: float, path: str | os.PathLike[str] | None) -> Iterator
         content = io.BytesIO()
         # Without a date, which only SVG has here, the file is the same each time.
         figure.savefig(content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-        if not target.parent.is_dir():
-            raise FileNotFoundError(
-                f"there is no folder {str(target.parent)!r} for the picture {target.name!r}; make it first"
-            )
-        replace_file(Path(os.path.realpath(target)), content.getvalue())
+        replace_file(check_file_path(target, "picture", "plan.svg"), content.getvalue())
 
 
 def _import_matplotlib() -> Any:
