@@ -98,8 +98,9 @@ def compare_with_lock(path: str | os.PathLike[str], lock: Lock, remedy: str) -> 
         lines = _list_differences(locked, lock) if version == FORMAT else []
     except FileNotFoundError:
         raise make_error(FileNotFoundError, f"there is no sharding lock {name}; {remedy}") from None
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # not UTF-8, not JSON, or not a lock
-        raise make_error(ValueError, f"{name} is not a sharding lock, or is damaged; {remedy}") from None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:  # not UTF-8 etc.
+        cause = f"{type(error).__name__}: {error}"
+        raise make_error(ValueError, f"{name} is not a sharding lock, or is damaged ({cause}); {remedy}") from None
     if version != FORMAT:
         reads = f"this version of Axonym reads format {FORMAT}"
         raise make_error(ValueError, f"the sharding lock {name} has format {version!r}, {reads}; {remedy}")
@@ -148,7 +149,7 @@ def _format_locked_array(path: str, array: dict[str, Any]) -> str:
 def _format_locked_spec(array: dict[str, Any]) -> str:
     entries = [tuple(entry) if isinstance(entry, list) else entry for entry in array["spec"]]
     if len(entries) != len(array["shape"]):
-        raise make_error(ValueError, "the spec of an array in a lock has an entry for each axis")
+        raise ValueError(f"an array of {len(array['shape'])} axes has a spec of length {len(entries)}")
     sums = [f"{kind}={{{', '.join(map(repr, array[kind]))}}}" for kind in _REDUCTIONS if array.get(kind)]
     spec = f"P({', '.join([*(_FREE if entry == _FREE else repr(entry) for entry in entries), *sums])})"
     place = array.get("on")

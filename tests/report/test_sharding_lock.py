@@ -310,8 +310,14 @@ def test_a_lock_that_is_not_there_says_how_to_make_one(path):
 def test_a_damaged_lock_says_so(text, path):
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(
-        ValueError, match=r"is not a sharding lock, or is damaged; make one with `report.save_lock\(path\)`"
+        ValueError, match=r"is not a sharding lock, or is damaged \(.*\); make one with `report.save_lock\(path\)`"
     ):
+        nym.assert_sharding_lock(TREE, path, SPECS, mesh=MESH)
+
+
+def test_a_damaged_lock_names_the_cause(path):
+    path.write_text(TEXT.replace("[16]", "[16, 2]"))
+    with pytest.raises(ValueError, match=r"is damaged \(ValueError: an array of 2 axes has a spec of length 1\); make"):
         nym.assert_sharding_lock(TREE, path, SPECS, mesh=MESH)
 
 
