@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.tree_util import keystr
 
 from .._jax_compat import is_tracing
 from ..named._array import NamedArray
@@ -19,11 +20,18 @@ from ..named._base import with_array
 from ..named._cache import cached_plan
 from ..named._numpy_input import find_array_problem
 from ..named._traceback import make_error
+from ..named._transforms import is_random_key
 from ._active_mesh import MeshLike, describe_mixed_types
+from ._leaves import LeafInfo, format_prefix
 
 
-def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh: MeshLike) -> list[Any]:
-    """Returns the leaves of a tree, each placed by its sharding if it has one; the list itself if nothing changes."""
+def place_leaves(
+    leaves: list[Any], shardings: list[NamedSharding | None], mesh: MeshLike, described: Sequence[LeafInfo] = ()
+) -> list[Any]:
+    """Returns the leaves of a tree, each placed by its sharding if it has one; the list itself if nothing changes.
+
+    Errors name the leaf if the leaves are described.
+    """
     is_traced = is_tracing()
     if not is_traced and [getattr(leaf, "sharding", None) for leaf in leaves] == shardings:
         return leaves
@@ -43,7 +51,8 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
             if current is sharding or current == sharding:  # mostly one object: shardings are cached
                 continue
             if isinstance(leaf, np.ndarray) and (problem := find_array_problem(leaf)) is not None:
-                raise make_error(ValueError, f"an array of shape {leaf.shape} {problem}")
+                path = keystr(described[position].path) if described else ""
+                raise make_error(ValueError, f"{format_prefix(path)}an array of shape {leaf.shape} {problem}")
             if current is None or not _is_equivalent(current, sharding, leaf.ndim):
                 moves[position] = choose_target(sharding, current)
     if constraints:
@@ -52,9 +61,33 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
     if moves:
         if not isinstance(mesh, Mesh):
             raise ValueError("arrays can only be placed on a mesh with devices; on an abstract one, shard their shapes")
-        placed = jax.device_put([leaves[position] for position in moves], list(moves.values()))
+        paths = [keystr(described[position].path) if described else "" for position in moves]
+        placed = move_arrays([leaves[position] for position in moves], [*moves.values()], paths)
         changed.update(zip(moves, placed, strict=True))
     return [changed.get(position, leaf) for position, leaf in enumerate(leaves)] if changed else leaves
+
+
+def move_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding], paths: Sequence[str]) -> list[Any]:
+    """Returns arrays moved to devices, of several processes too; the paths are for errors."""
+    if all(sharding.is_fully_addressable for sharding in shardings):
+        return jax.device_put([*arrays], [*shardings])
+    return [*map(_move_across_processes, arrays, shardings, paths)]
+
+
+def _move_across_processes(array: Any, sharding: NamedSharding, path: str) -> jax.Array:
+    # JAX moves neither random keys there nor what is committed to devices of this process.
+    with jax.set_mesh(None):
+        data = jax.random.key_data(array) if is_random_key(array) else array
+    if isinstance(data, jax.Array) and data.committed and data.is_fully_addressable:
+        data = np.asarray(data)
+    try:
+        moved = jax.device_put(data, sharding)
+    except AssertionError:  # JAX compares the data of all processes
+        raise ValueError(
+            f"{format_prefix(path)}an array of shape {array.shape} differs between processes; pass the same one in "
+            "all of them, or the part of each to `host_local_to_global`"
+        ) from None
+    return jax.random.wrap_key_data(moved, impl=jax.random.key_impl(array)) if is_random_key(array) else moved
 
 
 def rewrap_arrays(nodes: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:

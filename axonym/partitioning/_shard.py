@@ -50,8 +50,9 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
         The tree with the same values, sharded.
 
     Raises:
-        ValueError: If a mesh axis is unknown or used twice by one array, or a size is not divisible; the message names
-            the leaf. Also if numbers of a NumPy array do not fit the 32 bits that JAX has for them.
+        ValueError: If a mesh axis is unknown or used twice by one array, a size is not divisible, or an array differs
+            between processes; the message names the leaf. Also if numbers of a NumPy array do not fit the 32 bits that
+            JAX has for them.
         TypeError: If tree and mapping are swapped.
 
     Warns:
@@ -148,13 +149,15 @@ def shard_tree(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T
         return tree
     nodes, treedef = jax.tree.flatten(tree, is_leaf=_is_described)
     arrays = [node.array if isinstance(node, NamedArray) else node for node in nodes]
+    result = None
     try:
         shardings = _infer_by_names(nodes, arrays, mapping, target)
+        if shardings is not None:
+            result = place_leaves(arrays, shardings, target)
     except ValueError:  # it is raised again, with the path of the array
-        shardings = None
-    if shardings is None:
+        pass
+    if result is None:
         return _shard_described(tree, describe_leaves(tree), mapping, target)
-    result = place_leaves(arrays, shardings, target)
     if result is arrays:
         return tree
     return jax.tree.unflatten(treedef, rewrap_arrays(nodes, result))
@@ -244,7 +247,7 @@ def shard_leaves(
         return leaves
     decided = apply_fallback_rules(leaves, described, mapping, target)
     shardings = [infer_leaf_sharding(*pair, mapping, target) for pair in zip(leaves, decided, strict=True)]
-    return place_leaves(leaves, shardings, target)
+    return place_leaves(leaves, shardings, target, described)
 
 
 def infer_leaf_sharding(

@@ -27,7 +27,7 @@ from ..named._traceback import make_error
 from ._active_mapping import ActiveMapping
 from ._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
 from ._mapping import AxisMapping, ResourceMapping, as_mapping
-from ._placement import constrain_arrays, rewrap_arrays, select_axis_type
+from ._placement import constrain_arrays, move_arrays, rewrap_arrays, select_axis_type
 from ._resolve_spec import resolve_spec
 
 
@@ -270,7 +270,7 @@ def _place_arguments(arguments: Sequence[_Argument], region: _Region) -> list[An
     if is_traced:
         placed = list(map(_constrain_argument, arguments, arrays, shardings))
     else:
-        placed = jax.device_put(arrays, shardings)
+        placed = move_arrays(arrays, shardings, [""] * len(arrays))
     return rewrap_arrays([argument.node for argument in arguments], placed)
 
 

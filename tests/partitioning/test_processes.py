@@ -48,10 +48,16 @@ assert len({*losses}) == 3
 def gathered(x):
     return multihost_utils.process_allgather(x.array, tiled=True)
 
+def draw(keys):
+    return nym.NamedArray(jax.vmap(jax.random.bits)(keys.array), keys.names)
+
 def same(x, y):
     np.testing.assert_allclose(gathered(x), np.asarray(y.array), rtol=2e-5, atol=1e-6)
 
 rows = jax.device_count() // 2
+keys = nym.named(jax.random.split(jax.random.key(7), 8), "batch")
+differing, differing_keys = nym.arange(Batch) + PROCESS, nym.random.split(jax.random.key(PROCESS), Batch)
+committed = nym.named(jax.device_put(differing.array, jax.local_devices()[0]), "batch")
 # Processes along `data`, and along `model`.
 orders = [("data", "model"), ("model", "data")]
 for kind, names in zip(("auto", "explicit"), orders if PROCESSES == 2 else orders[::-1], strict=True):
@@ -98,6 +104,20 @@ for kind, names in zip(("auto", "explicit"), orders if PROCESSES == 2 else order
         whole = nym.shard(odd, nym.AxisMapping(COMPUTE, uneven="replicate"))
         assert whole.sharding.spec == jax.P(None)
         same(whole, odd)
+
+        # Random keys, made before the mesh was active or after.
+        split = nym.random.split(jax.random.key(7), Batch)
+        for placed_keys in (nym.shard({"keys": keys}, COMPUTE)["keys"], nym.shard(split, COMPUTE)):
+            assert placed_keys.sharding.spec == jax.P("data")
+            data = nym.named(jax.random.key_data(placed_keys.array), ("batch", "word"))
+            same(data, nym.named(jax.random.key_data(keys.array), ("batch", "word")))
+            assert nym.shard(placed_keys, {}).sharding.spec in (jax.P(), jax.P(None))
+        with nym.axis_mapping(COMPUTE):
+            assert nym.random.split(jax.random.key(7), Batch).sharding.spec == jax.P("data")
+        same(nym.shard_map(draw, mapping=COMPUTE)(keys), draw(keys))
+        for leaf in (differing, differing_keys, committed):
+            text = raised(ValueError, nym.shard, {"x": leaf}, COMPUTE)
+            has(text, "['x']: an array of shape (8,) differs between processes; pass the same one in all of them, or")
 
 # Sets are ordered by hashes, which differ from process to process; specs and errors are the same.
 mesh = jax.sharding.AbstractMesh((2, 2, 2), ("a", "b", "c"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
