@@ -17,7 +17,7 @@ def open_replacement(path: Path) -> Iterator[BinaryIO]:
     It is in the same folder and on disk before it gets its name. An existing file keeps its permissions, and a link is
     replaced, not followed. A device or a pipe is written into.
     """
-    if _is_special(path):
+    if is_special(path):
         content = io.BytesIO()  # NumPy asks a file for its position, which a pipe does not have
         yield content
         with name_file_in_errors(path):
@@ -38,7 +38,7 @@ def open_replacement(path: Path) -> Iterator[BinaryIO]:
             raise
 
 
-def _is_special(path: Path) -> bool:
+def is_special(path: Path) -> bool:
     """Returns whether something is there that is no regular file: a device, a pipe or a folder."""
     return path.exists() and not path.is_file()
 
@@ -79,7 +79,7 @@ def check_file_path(path: str | os.PathLike[str], kind: str, example: str) -> Pa
     if target.is_dir():
         name = str(target / example)
         raise IsADirectoryError(f"the {kind} needs the name of a file, and {str(path)!r} is a folder; name it {name!r}")
-    if _is_special(target):  # the link /dev/stdout leads to a pipe that has no path
+    if is_special(target):  # the link /dev/stdout leads to a pipe that has no path
         return target
     final = Path(os.path.realpath(target))
     if not final.parent.is_dir():

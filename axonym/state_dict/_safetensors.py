@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from .._atomic_file import flush_to_disk, name_file_in_errors, open_new_file, open_replacement
+from .._atomic_file import flush_to_disk, is_special, name_file_in_errors, open_new_file, open_replacement
 from ..mesh._create import set_mesh
 from ..multihost._rendezvous import Rendezvous, as_seconds, get_coordination_store
-from ..multihost._shared_values import broadcast_from_host_zero
+from ..multihost._shared_values import assert_same_on_all_hosts, broadcast_from_host_zero
 from ..named._arguments import check_flag
 from ..named._array import is_named_array
 from ..named._axis_layout import MeshLike
@@ -335,7 +335,7 @@ def save_safetensors(
     Raises:
         TypeError: If the folder is not a path, or the prefix is not a string.
         ValueError: As `to_state_dict`, or if the format lacks the dtype of an array, an array is a shape, traced or
-            donated, or the size cannot be read.
+            donated, the size cannot be read, or processes have trees of other keys, names, sizes or dtypes.
         OSError: If a file cannot be written in this or another process.
         TimeoutError: If another process does not arrive in time.
 
@@ -354,15 +354,20 @@ def save_safetensors(
     seconds, limit = as_seconds(timeout), parse_size(max_shard_size)
     target = parse_folder("save_safetensors", folder)
     check_flag("`flatten`", flatten)
-    with use_writer(flattens=flatten, defers=True) as writer:
-        arrays = to_state_dict(tree, prefix)
     with _exchange_errors("begins", target, seconds):
+        with use_writer(flattens=flatten, defers=True) as writer:
+            arrays = to_state_dict(tree, prefix)
         infos = {key: _describe_entry(key, array, writer) for key, array in arrays.items()}
         shards = _split_shards(infos, limit)
         if jax.process_index() == 0:
             if target.exists() and not target.is_dir():
                 raise NotADirectoryError(f"`save_safetensors` writes to a folder, and {str(target)!r} is a file")
             target.mkdir(parents=True, exist_ok=True)
+            for name in shards:
+                if is_special(target / name):
+                    raise FileExistsError(f"{str(target / name)!r} is no regular file; remove it, or save elsewhere")
+    # What differs would be written over the arrays of another process.
+    assert_same_on_all_hosts(infos, "the tree of `save_safetensors`", timeout=seconds)
     # One name in all processes: headers with other names, and so with other checksums, may differ in length.
     save = broadcast_from_host_zero(uuid.uuid4().hex, timeout=seconds)
     headers = {name: make_header(shard, save) for name, shard in shards.items()}
@@ -441,20 +446,27 @@ def _reserve_file(path: Path, save: str, header: bytes, size: int) -> None:
 
 def _write_arrays(arrays: dict[str, Any], starts: Mapping[str, tuple[str, int]], target: Path, save: str) -> None:
     """Writes the slices of this process, and lets each array go once it is written."""
+    failure: OSError | None = None
     with contextlib.ExitStack() as stack:
         files: dict[str, BinaryIO] = {}
-        for name in {name for name, _ in starts.values()}:
-            hidden_path = _hide(target / name, save)
-            with name_file_in_errors(target / name, hidden_path):
-                files[name] = stack.enter_context(hidden_path.open("r+b"))
         for key in [*arrays]:
             array = arrays.pop(key)
             array = array.make() if isinstance(array, DeferredArray) else array
+            if failure is not None:  # the other processes need this one to make their arrays
+                continue
             if has_key_dtype(array):
                 array = jax.random.key_data(array)
             name, start = starts[key]
-            with name_file_in_errors(target / name):
-                write_array(files[name].fileno(), start, array)
+            hidden_path = _hide(target / name, save)
+            try:
+                with name_file_in_errors(target / name, hidden_path):
+                    if name not in files:
+                        files[name] = stack.enter_context(hidden_path.open("r+b"))
+                    write_array(files[name].fileno(), start, array)
+            except OSError as error:
+                failure = error
+        if failure is not None:
+            raise failure
         for name, file in files.items():
             with name_file_in_errors(target / name):
                 flush_to_disk(file)

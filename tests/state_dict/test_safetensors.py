@@ -414,10 +414,32 @@ def test_sizes_that_are_none_are_refused(size, tmp_path):
         sd.save_safetensors({}, tmp_path, max_shard_size=size)
 
 
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(FileExistsError, match=r"model.safetensors' is no regular file; remove it, or save elsewhere"):
+        sd.save_safetensors({"x": jnp.ones(2)}, tmp_path)
+    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
+
+
 PROGRAM = """
 start()
 import pathlib, os, types, uuid
+import equinox as eqx
 import numpy as np
+
+class Block(eqx.Module):
+    up: nym.nn.Linear
+
+    @staticmethod
+    def init(key):
+        return Block(nym.nn.Linear.init(nym.Axis("embed", 4), nym.Axis("mlp", 8), key=key))
+
+class BrokenModule(eqx.Module):
+    x: jax.Array
+
+    def to_state_dict(self, prefix=None):
+        raise RuntimeError("there is no dict")
+
 uuid.uuid4 = lambda: types.SimpleNamespace(hex="0" * (32 - 16 * PROCESS))  # headers of different lengths
 folder = pathlib.Path(os.environ["FOLDER"])
 mesh = nym.create_mesh((2, 2), ("data", "model"))
@@ -462,13 +484,29 @@ with jax.set_mesh(mesh):
     x = {"x": jax.make_array_from_single_device_arrays((4,), theirs, own, dtype=np.float32)}
     text = raised(ValueError if PROCESS == 0 else OSError, nym.state_dict.save_safetensors, x, folder / "theirs")
     has(text, "'x' is on devices of process 1 alone; shard it over those of all processes")
-    # A process that cannot write tells the others.
+    # A process that has another tree, or cannot make its own, tells the others.
+    x = np.arange(8.0)
+    trees = {
+        "other_leaves": [{"x": x}, {"x": x, "y": x}],
+        "other_dtype": [{"x": x}, {"x": x.astype("f")}],
+        "other_names": [{"x": nym.NamedArray(x, ("mlp",))}, {"x": nym.NamedArray(x, ("embed",))}],
+    }
+    for name, tree in trees.items():
+        text = raised(ValueError, nym.state_dict.save_safetensors, tree[PROCESS], folder / name)
+        has(text, "`save_safetensors`' differs between processes: process 0 has {'x': ", "; process 1 has {'x': ")
+    broken = {"x": BrokenModule(x) if PROCESS else x}
+    text = raised(RuntimeError if PROCESS else OSError, nym.state_dict.save_safetensors, broken, folder / "broken")
+    has(text, "there is no dict", *([] if PROCESS else ["failed in process 1: RuntimeError: "]))
+    # A process that cannot write tells the others, which need it to slice layers that it has a part of.
+    with nym.axis_mapping(layers="data"):
+        init_layers = nym.nn.Stacked.init(nym.Axis("layers", 4), Block)
+        layers = nym.named_jit(lambda: init_layers(jax.random.split(jax.random.key(0), 4)))()
     if PROCESS == 1:
         import axonym.state_dict._safetensors as saving
         def fail(*args):
             raise OSError("no space left")
         saving.write_array = fail
-    text = raised(OSError, nym.state_dict.save_safetensors, {"x": nym.ones({"mlp": 4})}, folder / "failed")
+    text = raised(OSError, nym.state_dict.save_safetensors, layers, folder / "failed", timeout=30)
     assert "no space left" in text
     has(text, *(["`save_safetensors` to ", "failed in process 1: OSError: ", "no space left"] if PROCESS == 0 else []))
     assert PROCESS or not list((folder / "failed").iterdir())
