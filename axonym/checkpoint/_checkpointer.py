@@ -1,9 +1,7 @@
 """`Checkpointer`, which saves while the training goes on, and `save`, which waits."""
 
-import contextlib
 import os
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,9 +9,11 @@ import jax
 import numpy as np
 
 from ..multihost._rendezvous import as_seconds
+from ..multihost._shared_values import assert_same_on_all_hosts
 from ..named._arguments import check_flag, check_integer
 from ..named._axis_layout import MeshLike
 from ..named._base import get_plain_array
+from ..named._format import format_value
 from ..named._traceback import find_stacklevel
 from ..partitioning._mapping import ResourceMapping
 from ..state_dict._keys import check_can_be_saved
@@ -39,7 +39,8 @@ class Checkpointer:
     Args:
         folder: The folder, which is created.
         max_to_keep: How many checkpoints to keep: when a new one is complete, the oldest are deleted. All if None.
-        timeout: How many seconds a save may take, and how many the processes wait for one that has died.
+        timeout: How many seconds the processes wait for one another in each part of a save or restore, such as for one
+            that has died.
         read_only: Whether to restore only. Nothing is created, written, moved or deleted then.
 
     Raises:
@@ -108,30 +109,60 @@ class Checkpointer:
 
         Args:
             state: Any tree of arrays, random keys, Python numbers, strings and None. Static fields of modules and
-                leaves such as functions are described, to be compared when the state is restored. Of arrays that
-                are not on devices of several processes, those of process 0 are saved.
+                leaves such as functions are described, to be compared when the state is restored. All processes
+                pass the same tree, except for the elements of arrays that are not on devices of several processes, of
+                which those of process 0 are saved.
             step: The step, from 0 on.
             data: Iterator over the data, whose `get_state` is saved for each process.
 
         Raises:
             ValueError: If there is a checkpoint of this step, an array was donated or is traced, the state is nested
-                too deeply, or the checkpointer is closed or only reads.
+                too deeply, the checkpointer is closed or only reads, or processes save different steps or trees.
             TypeError: If an array has elements that are no numbers, or the state of the data is not JSON.
-            OSError: If an earlier save has failed, as on a full disk.
+            OSError: If an earlier save has failed, as on a full disk, or another process raises an error here. Both
+                name the process and the cause.
+            TimeoutError: If another process does not arrive in time. The message names it.
         """
+        self.wait()
+        shown_step = format_value(step)
+        prepared = agree_on_result(
+            f"the checkpoint of step {shown_step} in {self._folder}",
+            lambda: self._prepare(state, step, data),
+            name=f"save {self._folder}",
+            kind=lambda cause: self._make_failure(step, cause),
+            seconds=self._timeout,
+            purpose=f"saves step {shown_step} in {self._folder}",
+        )
+        if jax.process_count() > 1:
+            leaves = {path: leaf.describe_kind() for path, leaf in prepared.metadata.get_leaves().items()}
+            described = {"data": prepared.metadata.has_data_state, "leaves": leaves}
+            try:
+                assert_same_on_all_hosts(described, f"the state of step {step}", timeout=self._timeout)
+            except ValueError as error:
+                raise ValueError(f"{error}; save one tree in all processes, and leave out what differs") from None
+        self._saving = step
+        self._require_writer().save(step, prepared)
+
+    def _require_writer(self) -> StepWriter:
+        if self._writer is not None:
+            return self._writer
+        if self._is_read_only:
+            raise ValueError(f"{self._folder} was opened with `read_only=True`; open it without that to save")
+        raise ValueError(f"the `Checkpointer` of {self._folder} is closed; make another one to save")
+
+    def _prepare(self, state: Any, step: int, data: Resumable | None) -> Any:
+        """Returns what to save; raises an error if it cannot be saved."""
         check_step(step)
-        writer = self._writer
-        if writer is None:
-            if self._is_read_only:
-                raise ValueError(f"{self._folder} was opened with `read_only=True`; open it without that to save")
-            raise ValueError(f"the `Checkpointer` of {self._folder} is closed; make another one to save")
+        self._require_writer()
         metadata = TreeMetadata(step, describe_tree(state), jax.process_count(), data is not None)
         leaves, _ = flatten_leaves(state)
-        stored_leaves = [leaf for leaf in metadata.get_leaves().values() if leaf.is_stored]
-        arrays = {leaf.path: _get_stored_array(leaf, leaves[leaf.path]) for leaf in stored_leaves}
-        check_is_not_traced()  # last, because the error for a traced leaf names that leaf
+        stored_leaves = metadata.get_stored_leaves()
+        for leaf in stored_leaves:
+            check_can_be_saved(leaf.path or "the state", get_plain_array(leaves[leaf.path]))
+        check_is_not_traced()  # after the error for a traced leaf, which names that leaf
+        orbax = import_orbax_handler()
+        orbax.check_dtypes(stored_leaves)
         encoded = None if data is None else encode_data_state(data)
-        self.wait()
         if step in self.steps:
             raise ValueError(
                 f"{self._folder} has a checkpoint of step {step} already; save later steps, or remove it first"
@@ -141,13 +172,9 @@ class Checkpointer:
         is_empty_folder = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
         if os.path.lexists(target) and not is_empty_folder:
             raise ValueError(f"{target} is there and is no checkpoint; remove it, or save another step")
-        subject = f"the checkpoint of step {step} in {self._folder}"
-        arguments = import_orbax_handler().make_save_arguments(
-            arrays, metadata=metadata, data=encoded, subject=subject, seconds=self._timeout
+        return orbax.PreparedState(
+            metadata, lambda: {leaf.path: _get_stored_array(leaf, leaves[leaf.path]) for leaf in stored_leaves}, encoded
         )
-        self._saving = step
-        with self._report_failure(writer, step):
-            writer.save(step, arguments)
 
     def wait(self) -> None:
         """Waits until the checkpoint that is being saved is complete.
@@ -157,8 +184,12 @@ class Checkpointer:
                 complete before stay.
         """
         if self._writer is not None and self._saving is not None:
-            with self._report_failure(self._writer, self._saving):
+            try:
                 messages = self._writer.wait()
+            except Exception as error:
+                step, self._saving = self._saving, None
+                self._writer.give_up(step)
+                raise self._make_failure(step, f"{type(error).__name__}: {error}") from error
             self._saving = None
             for message in messages:
                 warnings.warn(message, stacklevel=find_stacklevel())
@@ -182,7 +213,7 @@ class Checkpointer:
         """
         self.wait()
         steps = self.steps if step is None else []  # listed first, because process 0 may move some before others look
-        options = RestoreOptions(mapping, mesh, axis_order, strict)
+        options = RestoreOptions(mapping, mesh, axis_order, strict, self._timeout)
         state, restored_step = restore_step(self._folder, like, options, step=step, data=data, fallback=fallback)
         damaged_steps = [newer_step for newer_step in steps if newer_step > restored_step]
         if damaged_steps and self._writer is not None:
@@ -204,18 +235,11 @@ class Checkpointer:
                 self._writer.close()
                 self._writer = None
 
-    @contextlib.contextmanager
-    def _report_failure(self, writer: StepWriter, step: int) -> Iterator[None]:
-        """Removes the files of a save that fails, and raises an OSError with the step and the cause."""
-        try:
-            yield
-        except Exception as error:
-            self._saving = None
-            writer.give_up(step)
-            complete = f"complete: {format_steps(self.steps)}" if self.steps else "none is complete"
-            cause = f"{type(error).__name__}: {error}".splitlines()[0]
-            message = f"the checkpoint of step {step} could not be saved in {self._folder} ({complete}): {cause}"
-            raise OSError(message) from error
+    def _make_failure(self, step: int, cause: str) -> OSError:
+        """Returns the error for a step that could not be saved."""
+        complete = f"complete: {format_steps(self.steps)}" if self.steps else "none is complete"
+        cause = cause.splitlines()[0]
+        return OSError(f"the checkpoint of step {step} could not be saved in {self._folder} ({complete}): {cause}")
 
 
 def save(
@@ -259,7 +283,6 @@ def save(
 def _get_stored_array(leaf: LeafMetadata, x: Any) -> Any:
     """Returns the array of a leaf as Orbax writes it: without names, and the data of random keys."""
     array = get_plain_array(x)
-    check_can_be_saved(leaf.path or "the state", array)
     if leaf.kind == "key":
         with enter_mesh_of(array.sharding):
             array = jax.random.key_data(array)

@@ -18,7 +18,7 @@ from ..multihost._rendezvous import Rendezvous, get_coordination_store
 
 T = TypeVar("T")
 _DAMAGE_ERRNOS = {errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
-_TIMEOUT_SECONDS = 3600.0  # how long processes wait for one another, as some read much more than others
+TIMEOUT_SECONDS = 3600.0  # how long processes wait for one another, as some read much more than others
 
 
 class DamagedCheckpointError(ValueError):
@@ -59,8 +59,9 @@ def agree_on_result(
     call: Callable[[], T],
     *,
     name: str = "read",
-    kind: type[Exception] = ValueError,
-    seconds: float = _TIMEOUT_SECONDS,
+    kind: Callable[[str], Exception] = ValueError,
+    seconds: float = TIMEOUT_SECONDS,
+    purpose: str = "",
 ) -> T:
     """Returns the result of a call; if it raises in any process, all of them raise an error.
 
@@ -72,24 +73,34 @@ def agree_on_result(
         name: The name of the agreement; threads that work at the same time need different names.
         kind: The error raised in processes where the call succeeded.
         seconds: How long to wait for the others.
+        purpose: What a process does here, such as "saves step 3"; it is an error if another one does something else.
     """
+    store = get_coordination_store()
+    rendezvous = None if store is None else Rendezvous(store, "checkpoint", name, seconds, subject)
     result, error = None, None
     try:
         result = call()
     except Exception as raised:
         error = raised
-    store = get_coordination_store()
-    if store is not None:
-        rendezvous = Rendezvous(store, "checkpoint", name, seconds, subject)
-        message = None if error is None else [isinstance(error, DamagedCheckpointError), str(error)]
-        messages = map(json.loads, rendezvous.exchange_values(json.dumps(message), error))
-        failures = {process: message for process, message in enumerate(messages) if message is not None}
-        damages = {process: text for process, (is_damage, text) in failures.items() if is_damage}
-        if damages and not isinstance(error, DamagedCheckpointError):
+    if rendezvous is not None:
+        is_damage = isinstance(error, DamagedCheckpointError)
+        text = str(error) if is_damage else f"{type(error).__name__}: {error}"
+        message = json.dumps([purpose, is_damage, None if error is None else text])
+        answers = [json.loads(answer) for answer in rendezvous.exchange_values(message, error)]
+        purposes = [answer[0] for answer in answers]
+        for process, other_purpose in enumerate(purposes):
+            if other_purpose != purposes[0]:
+                raise ValueError(
+                    f"process 0 {purposes[0]}, and process {process} {other_purpose}; call this in all processes "
+                    "together, for the same step and folder"
+                ) from error
+        failures = {process: text for process, (_, _, text) in enumerate(answers) if text is not None}
+        damages = {process: failures[process] for process, (_, is_damage, _) in enumerate(answers) if is_damage}
+        if damages and not is_damage:
             process, text = min(damages.items())
             error = DamagedCheckpointError(f"in process {process}: {text}")
         elif failures and error is None:
-            process, (_, text) = min(failures.items())
+            process, text = min(failures.items())
             error = kind(f"in process {process}: {text}")
     if error is not None:
         raise error

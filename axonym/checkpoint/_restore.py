@@ -29,7 +29,7 @@ from ..state_dict._safetensors import AxisOrder, check_axis_order
 from ._check_like import check_leaves, check_widths, warn_of_static_fields
 from ._checksums import Checksums, check_blocks, check_sizes, is_array_data, list_blocks, read_checksums
 from ._data_state import Resumable, check_resumable, read_data_state
-from ._errors import DamagedCheckpointError, agree_on_result, check_is_not_traced, import_orbax_handler
+from ._errors import TIMEOUT_SECONDS, DamagedCheckpointError, agree_on_result, check_is_not_traced, import_orbax_handler
 from ._steps import check_is_path, find_steps, get_step_folder, list_steps
 from ._tree_metadata import (
     ARRAY_KINDS,
@@ -106,18 +106,19 @@ def restore(
         >>> state["weight"].shape, state["epoch"]
         ((embed: 3, mlp: 2), 4)
     """
-    options = RestoreOptions(mapping, mesh, axis_order, strict)
+    options = RestoreOptions(mapping, mesh, axis_order, strict, TIMEOUT_SECONDS)
     state, _ = restore_step(folder, like, options, step=step, data=data, fallback=fallback)
     return state
 
 
 class RestoreOptions(NamedTuple):
-    """Where to restore arrays to and how they are compared with `like`; see `restore`."""
+    """Where to restore arrays to, how they are compared with `like`, and how long processes wait; see `restore`."""
 
     mapping: ResourceMapping | None
     mesh: MeshLike | None
     axis_order: AxisOrder
     strict: bool
+    seconds: float
 
 
 def restore_step(
@@ -140,8 +141,11 @@ def restore_step(
     path = Path(folder).absolute()
 
     def list_candidates() -> list[int]:
-        steps = agree_on_result(f"the checkpoints in {path}", lambda: find_steps(path, step))
-        return broadcast_from_host_zero(steps)
+        purpose = "restores the newest step" if step is None else f"restores step {format_value(step)}"
+        steps = agree_on_result(
+            f"the checkpoints in {path}", lambda: find_steps(path, step), seconds=options.seconds, purpose=purpose
+        )
+        return broadcast_from_host_zero(steps, timeout=options.seconds)
 
     steps = list_candidates()
     while True:
@@ -150,7 +154,8 @@ def restore_step(
             return _restore_folder(path, newest, like, options, data), newest
         except DamagedCheckpointError as error:
             subject = f"the checkpoint of step {newest}"
-            if broadcast_from_host_zero(newest not in list_steps(path)):  # another program keeps fewer of them
+            was_deleted = newest not in list_steps(path)  # by another program, which keeps fewer of them
+            if broadcast_from_host_zero(was_deleted, timeout=options.seconds):
                 if step is not None:
                     message = f"{subject} in {path} was deleted while it was read; restore a newer one"
                     raise FileNotFoundError(message) from error
@@ -174,7 +179,7 @@ def _restore_folder(path: Path, step: int, like: Any, options: RestoreOptions, d
         leaves, treedef = make_plan(metadata, like, options, subject)
         return leaves, treedef, read_stored_arrays(folder, leaves, checksums), _read_data(folder, metadata, data)
 
-    leaves, treedef, arrays, state = agree_on_result(subject, read)
+    leaves, treedef, arrays, state = agree_on_result(subject, read, seconds=options.seconds)
     # Each array is let go once its leaf is made, since both are in memory until then.
     tree = jax.tree.unflatten(treedef, [place_leaf(arrays.pop(leaf.saved.path, None), leaf) for leaf in leaves])
     # Only now, so that the iterator goes on as before if the restore fails in some process.

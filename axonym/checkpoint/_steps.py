@@ -1,24 +1,27 @@
 """The folder of checkpoints: the steps in it, and how one is written and deleted.
 
-Orbax writes a step to a hidden folder of this program. When all of it is there with its checksums, one rename makes it
+A step is written to a hidden folder of this program. When all of it is there with its checksums, one rename makes it
 a checkpoint; to delete one, it is renamed first, too. So a program that is killed leaves nothing incomplete except in
 hidden folders, which the next writer removes, and two programs never write to the same files.
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from ..multihost._rendezvous import call_in_thread
 from ..multihost._shared_values import broadcast_from_host_zero
 from ..named._format import format_value
-from ._checksums import write_checksums
+from ._checksums import write_checksums, write_checksums_of_process
 from ._errors import agree_on_result, import_orbax_handler
+from ._tree_metadata import TreeMetadata
 from ._writer_lock import WriterLock
 
 
@@ -126,13 +129,17 @@ class StepWriter:
         self._lock: WriterLock | None = None  # only in process 0, for all processes
         self._saved: list[int] = []  # in this order, by this program
         self._pending: Future[list[str]] | None = None
-        orbax = import_orbax_handler()
         subject = f"opening {folder} to save"
         try:
-            hidden_name = agree_on_result(subject, self._open_folder, name=subject, kind=OSError, seconds=seconds)
-            self._hidden = folder / broadcast_from_host_zero(hidden_name)
-            self._handler = orbax.StateHandler()
-            self._orbax = orbax.make_checkpointer(self._handler, seconds)
+            hidden_name = agree_on_result(
+                subject,
+                self._open_folder,
+                name="open",
+                kind=OSError,
+                seconds=seconds,
+                purpose=f"opens {folder} to save",
+            )
+            self._hidden = folder / broadcast_from_host_zero(hidden_name, timeout=seconds)
         except BaseException:
             self._release_lock()
             raise
@@ -144,6 +151,7 @@ class StepWriter:
 
     def _open_folder(self) -> str:
         """Locks the folder in process 0, and returns the name of a hidden folder in it."""
+        import_orbax_handler()
         if jax.process_index() > 0:
             return ""
         try:
@@ -158,10 +166,13 @@ class StepWriter:
                 "restore only, pass `read_only=True`"
             ) from error
 
-    def save(self, step: int, arguments: Any) -> None:
-        """Starts to save a step; returns when its arrays are on the host."""
-        import_orbax_handler().save(self._orbax, self._hidden / str(step), arguments)
-        self._pending = self._threads.submit(self._complete, step, arguments)
+    def save(self, step: int, state: Any) -> None:
+        """Starts to save a step; returns when its arrays are on the host, or an error of that is to be agreed on."""
+        folder = get_step_folder(self._hidden, step)
+        # In a thread, because that of a notebook runs an event loop already.
+        writes = call_in_thread(functools.partial(import_orbax_handler().start_save, folder, state))
+        wait([writes], self._seconds)
+        self._pending = self._threads.submit(self._complete, step, state.metadata, writes)
 
     def wait(self) -> list[str]:
         """Waits until the step that is being saved is complete; returns warnings."""
@@ -182,7 +193,6 @@ class StepWriter:
         """Ends the threads that write, and lets other programs save."""
         try:
             self._threads.shutdown()
-            self._orbax.close()
         finally:
             if self._lock is not None:
                 shutil.rmtree(self._hidden, ignore_errors=True)
@@ -192,29 +202,41 @@ class StepWriter:
         if self._lock is not None:
             self._lock.release()
 
-    def _complete(self, step: int, arguments: Any) -> list[str]:
-        """Waits for Orbax, makes the step a checkpoint and deletes the oldest ones."""
+    def _complete(self, step: int, metadata: TreeMetadata, writes: Future[list[Any]]) -> list[str]:
+        """Waits until all processes have written a step, makes it a checkpoint and deletes the oldest ones."""
+        subject = f"the checkpoint of step {step} in {self._folder}"
+        folder = get_step_folder(self._hidden, step)
+
+        def write() -> None:
+            if not writes.done():
+                raise TimeoutError(
+                    f"the arrays were not on the host after {self._seconds} s, since the devices still compute or wait "
+                    "for a process; pass a longer `timeout` if that is not enough"
+                )
+            for part in writes.result():
+                part.result(self._seconds)
+            write_checksums_of_process(folder, jax.process_index())
 
         def complete() -> list[str]:
-            self._orbax.wait_until_finished()
             if self._lock is None:
                 return []
-            self._commit(step, arguments)
+            import_orbax_handler().finish_save(folder)
+            self._commit(step, metadata)
             return self._delete_oldest()
 
-        name = f"complete {arguments.subject}"
-        return agree_on_result(arguments.subject, complete, name=name, kind=OSError, seconds=self._seconds)
+        agree = functools.partial(agree_on_result, kind=OSError, seconds=self._seconds)
+        agree(subject, write, name=f"write {self._folder}")
+        return agree(subject, complete, name=f"complete {self._folder}")
 
-    def _commit(self, step: int, arguments: Any) -> None:
+    def _commit(self, step: int, metadata: TreeMetadata) -> None:
         """Checks that no file of a step is missing, and makes it a checkpoint.
 
         Raises:
             OSError: If something is missing, or another program has taken over the folder.
         """
-        self._handler.raise_failure()
         step_folder = self._hidden / str(step)
         checksums = write_checksums(step_folder, jax.process_count())
-        import_orbax_handler().check_written(get_step_folder(self._hidden, step), checksums, arguments)
+        import_orbax_handler().check_written(get_step_folder(self._hidden, step), checksums, metadata)
         if self._lock is not None:
             self._lock.check()
         # What is in the folders has to be on disk before their new name is, and that before an older step is deleted.

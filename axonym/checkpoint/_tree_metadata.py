@@ -93,6 +93,10 @@ class LeafMetadata:
         subject = "random keys" if self.kind == "key" else "an array"
         return f"{subject} of {format_leaf_axes(self)} and {self.dtype}"
 
+    def describe_kind(self) -> str:
+        """Describes what is stored of the leaf, except for elements of arrays."""
+        return "object" if self.kind == "object" else f"{self.kind}: {self}"
+
     def describe_value(self) -> str:
         if self.kind == "value":
             return f"{self.dtype} {self.decode()!r}"
@@ -239,6 +243,10 @@ class TreeMetadata:
     def get_leaves(self) -> dict[str, LeafMetadata]:
         """Returns the leaves by path."""
         return {leaf.path: leaf for leaf in iterate_nodes(self.tree) if isinstance(leaf, LeafMetadata)}
+
+    def get_stored_leaves(self) -> list[LeafMetadata]:
+        """Returns the leaves with elements in the files."""
+        return [leaf for leaf in self.get_leaves().values() if leaf.is_stored]
 
 
 def describe_tree(tree: Any, path: tuple[Any, ...] = ()) -> Node | LeafMetadata:

@@ -100,9 +100,8 @@ def write_old_checksums(step: Path) -> None:
     (step / CHECKSUMS).unlink()
     files = {}
     for path in sorted(path for path in (step / "default").rglob("*") if path.is_file()):
-        if path.name != "commit_success.txt":
-            content = path.read_bytes()
-            files[path.relative_to(step / "default").as_posix()] = [len(content), crc32c.value(content)]
+        content = path.read_bytes()
+        files[path.relative_to(step / "default").as_posix()] = [len(content), crc32c.value(content)]
     own = zlib.crc32(json.dumps(files).encode())
     (step / "default" / CHECKSUMS).write_text(json.dumps({"files": files, "crc32": own}))
 

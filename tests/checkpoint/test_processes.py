@@ -9,6 +9,7 @@ import pytest
 import axonym as nym
 
 from ..processes import run
+from .fail import KINDS, Failure, run_failures
 
 
 PROGRAM = """
@@ -76,6 +77,15 @@ with activate(8, 1, kind=jax.sharding.AxisType.Explicit):
     nym.barrier_sync(name="after failure")
     if jax.process_index() == 0:
         shutil.rmtree(FOLDER / "12")
+    # Processes that do not do the same are told so, and one that waits is for the timeout.
+    text = raised(ValueError, nym.checkpoint.restore, FOLDER, state, step=PROCESS)
+    has(text, "process 0 restores step 0, and process 1 restores step 1; call this in all processes together")
+    text = raised(ValueError, nym.checkpoint.Checkpointer, FOLDER.with_name(f"own {PROCESS}"))
+    has(text, "own 0 to save, and process 1 opens ", "own 1 to save; call this in all processes together")
+    with nym.checkpoint.Checkpointer(FOLDER, read_only=True, timeout=2) as reader:
+        time.sleep(3 * PROCESS)
+        text = raised(TimeoutError, reader.restore, state)
+        has(text, f"the checkpoints in {FOLDER} ", "gave up after 2 s" if PROCESS else "waited 2 s for process 1 of 2")
 with jax.set_mesh(None):  # arrays of one process
     local = {"key": jax.random.key(5), "count": nym.arange(nym.Axis("embed", 3)) + jax.process_index()}
     nym.checkpoint.save(FOLDER.with_name("local"), local, 0)
@@ -130,3 +140,10 @@ def test_two_save_four_restore_and_one(tmp_path: Path) -> None:
             assert np.array_equal(restored["weight"].array, weight.array)
             assert restored["weight"].array.devices() == {jax.devices()[0]}
         nym.checkpoint.save(tmp_path, restored, 12)
+
+
+@pytest.mark.timeout(300)
+def test_each_failure_is_named_in_time_and_loses_nothing() -> None:
+    failures = [Failure(kind, process=number % 2, seconds=0.2) for number, kind in enumerate(KINDS)]
+    *_, summary = run_failures(failures, timeout=5)
+    assert summary.startswith(f"{len(KINDS)} failures, 2 of them deaths: ") and "none was lost" in summary
