@@ -190,8 +190,9 @@ def list_causes(failure: Failure, process: int, step: int) -> list[str]:
     return [f"for process {failure.process} of 2, which did not arrive: slow, stuck or dead"]
 
 
-def check_outputs(outputs: Sequence[Done], failures: Sequence[Failure], step: int, timeout: float) -> None:
-    """Checks what the processes of one start have raised, and how a death has ended them."""
+def check_outputs(outputs: Sequence[Done], failures: Sequence[Failure], step: int, timeout: float) -> float:
+    """Checks what the processes of one start have raised, and how a death has ended them; returns the longest wait."""
+    waits = [0.0]
     for process, done in enumerate(outputs):
         errors = [json.loads(text) for text in read_lines(done.output, "raised")]
         *survived, last = failures
@@ -205,10 +206,13 @@ def check_outputs(outputs: Sequence[Done], failures: Sequence[Failure], step: in
             for cause in list_causes(failure, process, step + 2 * number):
                 assert cause in text, f"process {process} does not say {cause!r} for {failure}: {text}"
             assert seconds < timeout + SLACK, f"process {process} took {seconds:.0f} s for {failure}: {text}"
+            is_late = failure.kind in LATE and process == failure.process  # and has waited by itself
+            waits.append(0.0 if is_late else seconds)
     for done in outputs:
         for death in read_lines(done.output, "died"):
             seconds = time.time() - float(death)
             assert seconds < timeout + SLACK, f"the other process took {seconds:.0f} s to end: {outputs}"
+    return max(waits)
 
 
 def read_lines(output: str, word: str) -> list[str]:
@@ -232,7 +236,7 @@ def draw_failures(count: int, seed: int) -> list[Failure]:
 
 def run_failures(failures: Sequence[Failure], timeout: float) -> Iterator[str]:
     """Lets two processes fail, which start again after a death; yields a line for each start, and a summary."""
-    remaining, complete, step = [*failures], list[int](), 0
+    remaining, complete, longest_wait, step = [*failures], list[int](), 0.0, 0
     with tempfile.TemporaryDirectory() as outer:
         folder = Path(outer, "checkpoints")
         while remaining:
@@ -246,7 +250,7 @@ def run_failures(failures: Sequence[Failure], timeout: float) -> Iterator[str]:
             run_child({folder!r}, {started!r}, {step}, {timeout})
             """
             outputs = launched(program, devices=1, timeout=120 + count * 2 * timeout)
-            check_outputs(outputs, started, step, timeout)
+            longest_wait = max(longest_wait, check_outputs(outputs, started, step, timeout))
             completed = [int(text) for done in outputs for text in read_lines(done.output, "complete")]
             complete += completed
             check_folder(folder, complete)
@@ -255,8 +259,9 @@ def run_failures(failures: Sequence[Failure], timeout: float) -> Iterator[str]:
             step = max(nym.checkpoint.list_steps(folder), default=0) + 1
     deaths = sum(failure.is_death for failure in failures)
     yield (
-        f"{len(failures)} failures, {deaths} of them deaths: all that lived raised within a timeout of {timeout:g} s, "
-        f"with the number and the cause; {len({*complete})} steps were complete, and none was lost"
+        f"{len(failures)} failures, {deaths} of them deaths: all that lived raised, with the number and the cause, "
+        f"after {longest_wait:.1f} s at most with a timeout of {timeout:g} s; {len({*complete})} steps were complete, "
+        "and none was lost"
     )
 
 
