@@ -13,12 +13,13 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ..named._arguments import check_callable, check_integer, check_number
 from ..named._array import is_named_array
 from ..named._axis import Axis
+from ..named._axis_layout import get_axes_of_type
 from ..named._base import with_array
 from ..named._creation import zeros_like
 from ..named._format import format_value
 from ..named._static_result import is_array
 from ..named._traceback import make_error
-from ..named._transforms import vmap
+from ..named._transforms import check_legacy_keys, fold_in_number, is_random_key, spread_keys, vmap
 from ._active_mesh import get_active_mesh
 from ._mapping import current_mapping
 from ._shard import shard_array
@@ -30,7 +31,8 @@ class LocalState(eqx.Module):
     Attributes:
         model: The parameters of each replica: named arrays with the axis of replicas, plain ones with one more first.
         state: What else each replica carries from step to step, such as the state of its optimizer.
-        anchor: The parameters that all replicas had after the last exchange.
+        anchor: The parameters that all replicas had after the last exchange; of integers, which each replica keeps, the
+            largest.
         momentum: The momentum of the exchanges, with the structure of `anchor`.
         count: How many steps were run.
 
@@ -78,11 +80,14 @@ class DiLoCo:
     def init(self, model: Any, state: Any) -> LocalState:
         """Returns the state of all replicas, each of which has this model.
 
+        The number of a replica is folded into its typed random keys.
+
         Args:
             model: The parameters.
             state: What else a step takes and returns, such as the state of an optimizer.
 
         Raises:
+            TypeError: If an array may be a legacy random key.
             ValueError: If the number of replicas is neither given nor the size of an axis of the active mesh.
 
         Example:
@@ -92,8 +97,9 @@ class DiLoCo:
             {'bias': NamedArray(float32, mlp: 4, [0., 0., 0., 0.])}
         """
         replicas = self._find_axis()
+        check_legacy_keys(((), {"model": model, "state": state}), "diloco")
         stack = functools.partial(_map_arrays, functools.partial(_stack_copies, replicas))
-        momentum = _map_arrays(lambda x: zeros_like(x) if is_named_array(x) else jnp.zeros_like(x), model)
+        momentum = _map_arrays(_make_momentum, model)
         return LocalState(stack(model), stack(state), model, momentum, jnp.zeros((), jnp.int32))
 
     def __call__(self, local_state: LocalState, *batch: Any) -> tuple[LocalState, Any]:
@@ -102,7 +108,8 @@ class DiLoCo:
         Args:
             local_state: The state of all replicas.
             *batch: The other arguments of a step. Named arrays with the batch axis are divided between replicas, each
-                of which takes every n-th example; those that have the axis of replicas are taken as they are.
+                of which takes every n-th example; those that have the axis of replicas are taken as they are. Into
+                other typed random keys, the number of the replica is folded.
 
         Returns:
             The new state, and the results of each replica: named arrays with the axis of replicas, plain ones with one
@@ -116,7 +123,7 @@ class DiLoCo:
             )
         replicas = self._find_axis()
         split = functools.partial(_split_batch, replicas, self.batch_axis)
-        batch = jax.tree.map(split, batch, is_leaf=is_named_array)
+        batch, _ = spread_keys((jax.tree.map(split, batch, is_leaf=is_named_array), {}), replicas, "diloco")
         run = vmap(self._run_step, replicas)
         model, state, results = run(local_state.model, local_state.state, *batch)
         count = local_state.count + 1
@@ -145,9 +152,11 @@ class DiLoCo:
         return model, anchor, momentum
 
     def _exchange_array(self, copies: Any, parameter: Any, momentum: Any) -> tuple[Any, Any, Any]:
-        if not jnp.issubdtype(parameter.dtype, jnp.inexact):
-            return copies, parameter, momentum
         replicas = self._find_axis()
+        if is_random_key(parameter):
+            return copies, parameter, momentum
+        if not jnp.issubdtype(parameter.dtype, jnp.inexact):
+            return copies, copies.max(replicas.name if is_named_array(copies) else 0), momentum
         mean = copies.mean(replicas.name) if is_named_array(copies) else copies.mean(0)
         gradient = parameter - mean
         momentum = self.momentum * momentum + gradient
@@ -248,20 +257,32 @@ def _map_arrays(fn: Callable[[Any], Any], tree: Any) -> Any:
     )
 
 
+def _make_momentum(x: Any) -> Any:
+    if is_random_key(x):
+        return x
+    return zeros_like(x) if is_named_array(x) else jnp.zeros_like(x)
+
+
 def _stack_copies(replicas: Axis, x: Any) -> Any:
-    """Returns an array with one more axis, first, along which it is the same; the others stay sharded as they are."""
+    """Returns an array with one more axis, first, along which it is the same; the others stay sharded as they are.
+
+    Random keys differ along it.
+    """
     array = x.array if is_named_array(x) else jnp.asarray(x)
     mapping, sharding = current_mapping(), jax.typeof(array).sharding
     shape, dims = (replicas.size, *array.shape), tuple(range(1, array.ndim + 1))
-    if AxisType.Explicit in sharding.mesh.axis_types:
-        entry = None if mapping is None else mapping.mesh_axes(replicas.name) or None
-        spec = PartitionSpec(entry, *sharding.spec.partitions)
+    explicit_axes = get_axes_of_type(sharding.mesh, AxisType.Explicit)
+    if explicit_axes:
+        mesh_axes = () if mapping is None else mapping.mesh_axes(replicas.name)
+        entry = tuple(axis for axis in mesh_axes if axis in explicit_axes)
+        spec = PartitionSpec(entry or None, *sharding.spec.partitions)
         array = jax.lax.broadcast_in_dim(array, shape, dims, out_sharding=NamedSharding(sharding.mesh, spec))
     else:
         array = jax.lax.broadcast_in_dim(array, shape, dims)
         if mapping is not None and not is_named_array(x):  # named ones are sharded by the function that returns them
             array = shard_array(array, (replicas.name, *[""] * (array.ndim - 1)), mapping)
-    return with_array(x, array, (replicas.name, *x.names)) if is_named_array(x) else array
+    copies = with_array(x, array, (replicas.name, *x.names)) if is_named_array(x) else array
+    return vmap(fold_in_number, replicas)(copies, jnp.arange(replicas.size)) if is_random_key(x) else copies
 
 
 def _split_batch(replicas: Axis, batch_axis: str, x: Any) -> Any:

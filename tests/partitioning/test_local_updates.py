@@ -137,10 +137,59 @@ def test_leaves_that_are_no_arrays_stay_and_integers_are_those_of_each_replica()
     state, _ = train_step(state, nym.arange({"batch": 4}))
     assert state.model["function"] is nym.sum
     np.testing.assert_array_equal(state.model["count"], [1, 1])
+    assert state.anchor["count"] == 1
     np.testing.assert_array_equal(np.asarray(state.model["weight"].array), [3, 3])  # the mean of 0 + 2 and 1 + 3
 
 
+AUTO, EXPLICIT = jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit
+
+
+@pytest.mark.parametrize("axis_types", [None, "auto", "explicit", (EXPLICIT, AUTO), (AUTO, EXPLICIT)])
+def test_replicas_draw_numbers_of_their_own(axis_types: Any):
+    def step(model: Any, state: Any, x: Any, key: Any) -> Any:
+        next_key, state_key = jax.random.split(state["key"])
+        keys = {"state": state_key, "layers": state["layers"][1], "batch": key}
+        draws = {**jax.tree.map(jax.random.uniform, keys), "heads": state["heads"]["heads", 2]}
+        return model, {**state, "key": next_key}, draws
+
+    def take_steps() -> list[Any]:
+        key = jax.random.key(0)
+        keys = {"key": key, "layers": jax.random.split(key, 3), "heads": nym.random.split(key, nym.Axis("heads", 3))}
+        train_step = nym.diloco(step, replicas=2)
+        state = nym.named_jit(lambda: train_step.init(nym.zeros(Embed), keys))()
+        draws: list[Any] = []
+        for number in range(2):
+            state, results = nym.named_jit(train_step)(state, draw_batch(number), jax.random.key(1))
+            draws.append({**results, "heads": jax.random.key_data(results["heads"].array)[:, 0]})
+        return draws
+
+    def draw(number: int, replica: int) -> Any:
+        key = jax.random.fold_in(jax.random.key(0), replica)
+        for _ in range(number):
+            key, _ = jax.random.split(key)
+        layer, head = (jax.random.fold_in(jax.random.split(jax.random.key(0), 3)[i], replica) for i in (1, 2))
+        keys = {
+            "state": jax.random.split(key)[1],
+            "layers": layer,
+            "batch": jax.random.fold_in(jax.random.key(1), replica),
+        }
+        return {**jax.tree.map(jax.random.uniform, keys), "heads": jax.random.key_data(head)[0]}
+
+    if axis_types is None:
+        draws = take_steps()
+    else:
+        mesh = nym.create_mesh((2, 4), ("replica", "data"), axis_types=axis_types)
+        with jax.set_mesh(mesh), nym.axis_mapping(replica="replica", batch="data"):
+            draws = take_steps()
+    expected = [jax.tree.map(lambda *x: np.stack(x), draw(number, 0), draw(number, 1)) for number in range(2)]
+    assert_same(draws, expected)
+
+
 def test_what_does_not_fit_is_an_error():
+    with pytest.raises(
+        TypeError, match=r"cannot tell whether state\['key'\], a plain uint32 array of shape \(2,\), is a"
+    ):
+        nym.diloco(train_by_descent, replicas=2).init(make_model(), {"key": jax.random.PRNGKey(0)})
     train_step = nym.diloco(train_by_descent)
     with pytest.raises(ValueError, match="number of replicas from mesh axis 'replica', and no mesh is active"):
         train_step.init(make_model(), None)
