@@ -205,11 +205,11 @@ def is_device_mismatch_error(error: BaseException) -> bool:
 def is_sharding_type_error(error: BaseException) -> bool:
     """Returns whether JAX raised because shardings on an Explicit mesh are in conflict, or leave a result ambiguous.
 
-    Relies on the name of the class, `ShardingTypeError`, which is not public: seen in jax 0.10.2 and 0.12.0.1. Should
-    it change, operands that are sharded differently are an error where a mapping could decide, and users see JAX's
-    message.
+    Relies on the name of the class, `ShardingTypeError`, which is not public, and on the message about loops such as
+    that of `odeint`: seen in jax 0.10.2 and 0.12.0.1. Should they change, operands that are sharded differently are an
+    error where a mapping could decide, and users see JAX's message.
     """
-    return type(error).__name__ == "ShardingTypeError"
+    return type(error).__name__ == "ShardingTypeError" or "Incompatible types for broadcasting" in str(error)
 
 
 _FUNCTION_MODULES = ("jax._src.numpy.", "jax._src.nn.", "jax._src.scipy.", "jax._src.random")
@@ -338,6 +338,35 @@ def take_mapped_slice(array: Any, number: Any) -> Any:
 
 _take_slice = Primitive("take_mapped_slice")
 batching.primitive_batchers[_take_slice] = lambda operands, dims: (operands[0], 0)
+
+
+def reduce_over_mapped_axes(array: Any, other: Any) -> Any:
+    """Returns an array `reduced` also over mesh axes over which a `jax.vmap` maps the other operand of a product alone.
+
+    Without them, JAX has no type for the gradient of the array if it is `reduced` over others. Relies on the rules of
+    primitives, as `make_linear_pair` does: seen in jax 0.10.2 and 0.12.0.1.
+    """
+    return _reduce_over_mapped_axes.bind(array, other)
+
+
+def _batch_reduce_over_mapped_axes(operands: tuple[Any, Any], dims: tuple[Any, Any]) -> tuple[Any, Any]:
+    [array, other], [dim, other_dim] = operands, dims
+    if dim is None:
+        entry = jax.typeof(other).sharding.spec.partitions[other_dim]
+        sharding = jax.typeof(array).sharding
+        mapped_axes = {entry} if isinstance(entry, str) else {*(entry or ())}
+        spec = sharding.spec.update(reduced=sharding.spec.reduced | mapped_axes)
+        array = jax.reshard(array, sharding.update(spec=spec))
+    return _reduce_over_mapped_axes.bind(array, other), dim
+
+
+_reduce_over_mapped_axes = Primitive("reduce_over_mapped_axes")
+_reduce_over_mapped_axes.def_impl(lambda array, other: array)
+_reduce_over_mapped_axes.def_abstract_eval(lambda array, other: array)
+mlir.register_lowering(_reduce_over_mapped_axes, lambda context, array, other: [array])
+ad.defjvp(_reduce_over_mapped_axes, lambda tangent, array, other: _reduce_over_mapped_axes.bind(tangent, other), None)
+ad.primitive_transposes[_reduce_over_mapped_axes] = lambda cotangent, array, other: (cotangent, None)
+batching.primitive_batchers[_reduce_over_mapped_axes] = _batch_reduce_over_mapped_axes
 
 
 def _define_linear(

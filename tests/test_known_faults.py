@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import checkify
+from jax.experimental.ode import odeint
+from jax.scipy.sparse.linalg import cg
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 
@@ -178,6 +180,21 @@ def test_the_gradient_of_a_product_on_an_explicit_mesh(explicit_mesh, spec):
         assert jnp.prod(x, axis=1).shape == (8,)
         with pytest.raises(Exception, match="This reshape is not supported"):
             jax.grad(lambda x: jnp.prod(x, axis=1).sum())(x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda x: jnp.vdot(x, x), "Contracting dimensions are sharded"),
+        (lambda x: cg(lambda y: 2 * y, x, maxiter=1)[0], "Contracting dimensions are sharded"),
+        (lambda x: odeint(lambda y, t: -y, x, jnp.arange(2.0)), "Incompatible types for broadcasting"),
+        (lambda x: jax.lax.associative_scan(jnp.add, x), "slicing on sharded dims"),
+    ],
+)
+def test_functions_that_leave_open_how_a_result_is_sharded(explicit_mesh, fn, message):
+    with jax.set_mesh(explicit_mesh):
+        with pytest.raises(Exception, match=message):
+            jax.jit(fn)(put(explicit_mesh, P("data"), 8))
 
 
 def test_interleaved_tasks_see_each_others_mesh_and_context(auto_mesh, explicit_mesh):

@@ -286,7 +286,7 @@ def _compute_dot_general(
         # replacement of `dot_general`, which may have operations for which JAX has no rules.
         x_mesh_axes = list_sharded_axes(x, map(x_names.index, x_free)) if dot_general is None else ()
         y_mesh_axes = list_sharded_axes(y, map(y_names.index, y_free)) if dot_general is None else ()
-        x, y = set_reduced_axes(x, y_mesh_axes), set_reduced_axes(y, x_mesh_axes)
+        x, y = set_reduced_axes(x, y_mesh_axes, y), set_reduced_axes(y, x_mesh_axes, x)
     operand_dtype = jnp.result_type(x, y)  # `dot_general` does not promote as arithmetic does
     sharding = get_out_sharding(order, tuple(sizes[name] for name in order))
     # Replacements need not accept `out_sharding` where no mesh axis is Explicit.

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from .._jax_compat import find_mapped_mesh_axes, reduce_over_mapped_axes
 from ._axis_layout import get_entry_axes
 
 
@@ -23,22 +24,33 @@ def get_reduced_axes(array: Any) -> frozenset[str]:
     return jax.typeof(array).sharding.spec.reduced
 
 
-def set_reduced_axes(array: Any, mesh_axes: Collection[str]) -> Any:
+def set_reduced_axes(array: Any, mesh_axes: Collection[str], other: Any = None) -> Any:
     """Returns an array that is `reduced` over just these mesh axes, without those that shard it.
 
     Nothing is sent. For mesh axes that are left out, gradients are added up on the way back right here.
+
+    Args:
+        array: The array.
+        mesh_axes: The mesh axes.
+        other: The array that it is multiplied with. Mesh axes over which a `vmap` maps this one alone are added.
     """
     sharding = jax.typeof(array).sharding
     if not mesh_axes and not sharding.spec.reduced:
         return array
     partitions = sharding.spec.partitions
     sharded_axes = {axis for entry in partitions for axis in get_entry_axes(entry)}
-    spec = PartitionSpec(*partitions, reduced=frozenset(mesh_axes) - sharded_axes)
-    if spec == sharding.spec:
-        return array
-    # An array that was made without a mesh, which a function takes from around it, has none in its type.
-    mesh = jax.sharding.get_abstract_mesh() if sharding.mesh.empty else sharding.mesh
-    return jax.reshard(array, NamedSharding(mesh, spec))
+    reduced_axes = frozenset(mesh_axes) - sharded_axes
+    if sharding.spec.reduced - reduced_axes and reduced_axes - sharding.spec.reduced:
+        # In one step, XLA would end the process on the way back.
+        array = set_reduced_axes(array, ())
+    spec = PartitionSpec(*partitions, reduced=reduced_axes)
+    if spec != sharding.spec:
+        # An array that was made without a mesh, which a function takes from around it, has none in its type.
+        mesh = jax.sharding.get_abstract_mesh() if sharding.mesh.empty else sharding.mesh
+        array = jax.reshard(array, NamedSharding(mesh, spec))
+    if other is not None and spec.reduced and find_mapped_mesh_axes():
+        array = reduce_over_mapped_axes(array, other)
+    return array
 
 
 def split_first_dim(array: Any, sizes: tuple[int, ...]) -> Any:
@@ -70,4 +82,5 @@ def broadcast_reduced(array: Any, dims: tuple[int, ...], like: Any) -> Any:
     """
     missing_dims = [dim for dim in range(like.ndim) if dim not in dims]
     array = set_reduced_axes(array, list_sharded_axes(like, missing_dims))
-    return jax.lax.broadcast_in_dim(array, like.shape, dims, out_sharding=jax.typeof(like).sharding)
+    array = jax.numpy.transpose(array, sorted(range(len(dims)), key=dims.__getitem__))
+    return jax.lax.broadcast_in_dim(array, like.shape, sorted(dims), out_sharding=jax.typeof(like).sharding)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._jax_compat import find_mapped_mesh_axes
 from ..named._arguments import check_function, check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSelector, Names, axis_name, check_matching_sizes, parse_selection
@@ -410,6 +411,7 @@ class FusedLossConfig(NamedTuple):
         precision: As for `fused_cross_entropy`.
         layout: How the axes are sharded.
         reduced: The mesh axes over which the weight is `reduced`, so that its gradient is not added up here.
+        is_mapped: Whether a `vmap` over an Explicit mesh axis is around this, also when JAX calls the backward pass.
     """
 
     hidden_names: Names
@@ -422,6 +424,7 @@ class FusedLossConfig(NamedTuple):
     precision: Any
     layout: AxisLayout = AxisLayout()
     reduced: frozenset[str] = frozenset()
+    is_mapped: bool = False
 
     @property
     def token_names(self) -> Names:
@@ -461,7 +464,8 @@ def score_tokens(config: FusedLossConfig, hidden: Any, weight: Any, targets: Any
         layout = find_layout(names, [tuple(sizes[name] for name in array_names) for array_names in names])
     if layout.entries:
         reduced_token_axes = reduced_axes.intersection(layout.list_mesh_axes(config.token_names))
-        config = config._replace(layout=layout, reduced=reduced_token_axes)
+        is_mapped = bool(find_mapped_mesh_axes())
+        config = config._replace(layout=layout, reduced=reduced_token_axes, is_mapped=is_mapped)
     weight = set_reduced_axes(weight, config.reduced)
     return _score_with_gradient(config, hidden, weight, targets)
 
@@ -473,6 +477,7 @@ def _score_sharded(config: FusedLossConfig, hidden: Any, weight: Any, targets: A
         (config.hidden_names, config.weight_names, config.target_names),
         (config.token_names, config.token_names),
         check_vma=False,
+        divides_mapped=config.is_mapped,
     )
     return score(hidden, set_reduced_axes(weight, ()), targets)
 
@@ -496,6 +501,7 @@ def _score_backward(config: FusedLossConfig, saved: Any, gradients: Any) -> tupl
         ),
         (config.hidden_names, config.weight_names),
         check_vma=False,
+        divides_mapped=config.is_mapped,
         unreduced=(frozenset(), config.reduced),
     )
     hidden, weight, targets, log_normalizers = saved

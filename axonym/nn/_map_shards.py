@@ -1,7 +1,7 @@
 """Functions that run on the shards of each device, for layers that write the communication between devices."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from .._jax_compat import find_mapped_mesh_axes, has_spmd_axes, is_tracing, use_
 from ..named._axis import Axis, Names
 from ..named._axis_layout import AxisLayout, MeshAxes, MeshLike, count_parts, get_entry_axes
 from ..named._operation import use_operand_layout
-from ..named._sharding import get_sharding, mapping_context, reshard_by_name
+from ..named._sharding import get_sharding, mapping_context, reshard_by_name, vary_like
 
 
 def list_free_mesh_axes(mesh: MeshLike) -> set[str]:
@@ -55,6 +55,7 @@ def shard_map_by_name(
     out_names: Sequence[Names],
     *,
     check_vma: bool = True,
+    divides_mapped: bool = False,
     unreduced: Sequence[frozenset[str]] | None = None,
 ) -> Callable[..., Any]:
     """Returns a function of plain arrays with these names that runs on the shards of each device.
@@ -65,30 +66,43 @@ def shard_map_by_name(
         names: The names of each array.
         out_names: The names of each result.
         check_vma: As for `jax.shard_map`.
+        divides_mapped: Whether it is called within a `vmap` over an Explicit mesh axis, which it divides, too; see
+            `map_shards`.
         unreduced: For each result the mesh axes over which it is still to be added up.
     """
     if layout.mesh is None:
         return fn
     unreduced = unreduced or [frozenset()] * len(out_names)
-    out_specs = [
+    out_specs = tuple(
         layout._replace(unreduced=axes).spec(array_names)
         for axes, array_names in zip(unreduced, out_names, strict=True)
-    ]
-    return _map_over_mesh(fn, layout.mesh, map(layout.spec, names), out_specs, check_vma)
+    )
+    map_fn = _map_within_vmap if divides_mapped else map_over_mesh
+    return map_fn(fn, layout.mesh, tuple(map(layout.spec, names)), out_specs, check_vma)
 
 
-def _map_over_mesh(
-    fn: Callable[..., Any], mesh: MeshLike, specs: Iterable[P], out_specs: Iterable[P], check_vma: bool
-) -> Callable[..., Any]:
+def map_over_mesh(fn: Callable[..., Any], mesh: MeshLike, specs: Any, out_specs: Any, check_vma: bool) -> Any:
     """Returns `jax.shard_map` of a function over all mesh axes that are free."""
-    return jax.shard_map(
-        fn,
+    is_nested = AxisType.Manual in mesh.axis_types
+    # JAX cannot save what a nested `shard_map` computes if it varies over the mesh axes of the outer one, so the
+    # backward pass computes it again from the arguments.
+    mapped = jax.shard_map(
+        jax.checkpoint(fn) if is_nested else fn,
         mesh=mesh,
-        in_specs=tuple(specs),
-        out_specs=tuple(out_specs),
+        in_specs=specs,
+        out_specs=out_specs,
         axis_names=choose_manual_axes(mesh),
         check_vma=check_vma,
     )
+    if check_vma or not is_nested:
+        return mapped
+
+    def call(*operands: Any) -> Any:
+        # Unchecked results are typed as if they were the same on all devices of the outer `shard_map`.
+        arrays = jax.tree.leaves(operands)
+        return jax.tree.map(lambda result: vary_like(result, *arrays), mapped(*operands))
+
+    return call
 
 
 def map_shards(
@@ -119,31 +133,28 @@ def map_shards(
         arrays = [reshard_by_name(array, array_names) for array, array_names in zip(arrays, names, strict=True)]
     if layout.mesh is None:
         return fn({}, *arrays)
-    map_fn = shard_map_by_name
     if divides_mapped:
         # JAX 0.10.2 adds Auto mesh axes of a `vmap` to the types of some values and not of others, and compares them.
         check_vma = check_vma and not has_spmd_axes()
-        map_fn = _map_within_vmap if find_mapped_mesh_axes() else shard_map_by_name
-    call = map_fn(functools.partial(fn, layout.mesh_axes), layout, names, out_names, check_vma=check_vma)
+        divides_mapped = bool(find_mapped_mesh_axes())
+    fn = functools.partial(fn, layout.mesh_axes)
+    call = shard_map_by_name(fn, layout, names, out_names, check_vma=check_vma, divides_mapped=divides_mapped)
     return (call if is_tracing() else jax.jit(call))(*arrays)
 
 
 def _map_within_vmap(
-    fn: Callable[..., Any], layout: AxisLayout, names: Sequence[Names], out_names: Sequence[Names], *, check_vma: bool
+    fn: Callable[..., Any], mesh: MeshLike, specs: Sequence[P], out_specs: Sequence[P], check_vma: bool
 ) -> Callable[..., Any]:
-    """Returns what `shard_map_by_name` does, within a `vmap` over an Explicit mesh axis, which it divides, too.
+    """Returns what `map_over_mesh` does, within a `vmap` over an Explicit mesh axis, which it divides, too.
 
     JAX would leave the mapped axis Explicit within the `shard_map`, where it cannot tell how the results of operations
     such as `ragged_dot` are sharded.
     """
-    assert layout.mesh is not None
-    mesh = layout.mesh
-    specs, out_specs = [*map(layout.spec, names)], [*map(layout.spec, out_names)]
 
     @jax.custom_batching.custom_vmap
     def call(*arrays: Any) -> Any:
         with use_mapped_mesh_axes():
-            return _map_over_mesh(fn, mesh, specs, out_specs, check_vma)(*arrays)
+            return map_over_mesh(fn, mesh, specs, out_specs, check_vma)(*arrays)
 
     @call.def_vmap
     def call_mapped(size: int, is_mapped: Sequence[bool], *arrays: Any) -> tuple[Any, Any]:
@@ -152,7 +163,7 @@ def _map_within_vmap(
             for array, mapped in zip(arrays, is_mapped, strict=True)
         ]
         entry = next((entry for entry in sharding_entries if entry is not None), None)
-        mapped_specs = [P(entry, *spec) if mapped else spec for spec, mapped in zip(specs, is_mapped, strict=True)]
+        mapped_specs = tuple(P(entry, *spec) if mapped else spec for spec, mapped in zip(specs, is_mapped, strict=True))
         fn_mapped = jax.vmap(fn, in_axes=tuple(0 if mapped else None for mapped in is_mapped))
 
         def call_slice(*shards: Any) -> Any:
@@ -161,9 +172,9 @@ def _map_within_vmap(
 
         count = 1 if entry is None else count_parts(get_entry_axes(entry), mesh)
         fn_slices = call_slice if count == size else fn_mapped
-        mapped_out_specs = [P(entry, *spec) for spec in out_specs]
-        results = _map_over_mesh(fn_slices, mesh, mapped_specs, mapped_out_specs, check_vma)(*arrays)
-        return results, (True,) * len(out_names)
+        mapped_out_specs = tuple(P(entry, *spec.partitions, unreduced=spec.unreduced) for spec in out_specs)
+        results = map_over_mesh(fn_slices, mesh, mapped_specs, mapped_out_specs, check_vma)(*arrays)
+        return results, (True,) * len(out_specs)
 
     return call
 

@@ -248,7 +248,10 @@ def _split_batch(x: NamedArray, name: str, count: int) -> Any:
 
 def _accumulate(call: Callable[..., Any], arrays: list[Any], first: Any, name: str, count: int, dtype: Any) -> Any:
     """Returns the averages of what a function of a number and one part of each array returns."""
-    shapes = jax.eval_shape(lambda: call(first, [array[0] for array in arrays]))
+    # The shapes that `jax.eval_shape` returns have no shardings on meshes of Auto and Explicit axes; types have.
+    types: list[Any] = []
+    jax.eval_shape(lambda: types.append(jax.tree.map(jax.typeof, call(first, [array[0] for array in arrays]))))
+    shapes = types[0]
     for leaf in jax.tree.leaves(shapes, is_leaf=is_named_array):
         if _has_axis(leaf, name):
             raise ValueError(
@@ -293,5 +296,4 @@ def _make_zeros(shape: Any, dtype: Any) -> Any:
     if not jnp.issubdtype(shape.dtype, jnp.inexact):  # a sum may not fit the dtype of its parts
         dtype = jnp.promote_types(shape.dtype, jnp.int32)
     zeros = jnp.zeros(shape.shape, dtype or shape.dtype, out_sharding=shape.sharding)
-    manual = shape.manual_axis_type
-    return zeros if manual is None else _vary(zeros, tuple(manual.varying))
+    return _vary(zeros, tuple(shape.manual_axis_type.varying))

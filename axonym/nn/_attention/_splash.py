@@ -17,7 +17,7 @@ from ...named._axis import Names
 from ...named._axis_layout import get_axes_of_type, get_entry_axes
 from ...named._base import with_array
 from ...named._operation import use_operand_layout
-from .._map_shards import choose_manual_axes, find_mesh_axes, list_free_mesh_axes
+from .._map_shards import find_mesh_axes, list_free_mesh_axes, map_over_mesh
 from ._inputs import AttentionInputs
 from ._kernels import (
     KernelAxes,
@@ -204,13 +204,9 @@ def _attend_shards(inputs: AttentionInputs, operands: _SplashOperands) -> NamedA
     operands = jax.tree.map(
         lambda x: with_array(x, _reshard_explicit(x.array, make_spec(x.names))), operands, is_leaf=is_named_array
     )
-    call = jax.shard_map(
-        compute,
-        in_specs=(kernel_spec, operand_specs),
-        out_specs=make_spec(result_names),
-        axis_names=choose_manual_axes(mesh),
-        check_vma=False,  # the kernel does not say over which axes its results vary
-    )
+    # The kernel does not say over which axes its results vary.
+    specs = kernel_spec, operand_specs
+    call = map_over_mesh(compute, mesh, specs, make_spec(result_names), check_vma=False)
     return NamedArray(call(kernel, operands), result_names)
 
 

@@ -63,24 +63,28 @@ def find_sharding_error(
 def find_ambiguity_error(
     error: Exception, name: str, leaf_infos: Sequence[LeafInfo], leaves: Sequence[Any]
 ) -> ValueError | None:
-    """Returns the error for plain arrays from which JAX cannot tell how a result on an Explicit mesh is sharded.
+    """Returns the error for arrays from which JAX cannot tell how a result on an Explicit mesh is sharded.
 
-    It is None if JAX's error is about something else, or all sharded arguments have names.
+    It is None if JAX's error is about something else. If all sharded arguments have names, it is not Axonym that
+    computes with them, but a function of another library.
     """
     if not is_sharding_type_error(error):
         return None
-    sharded = [
-        f"{keystr(leaf_info.path)}, {leaf.dtype}{list(leaf.shape)}, is {_get_explicit_spec(leaf)}"
-        for leaf_info, leaf in zip(leaf_infos, leaves, strict=True)
-        if leaf_info.names is None and isinstance(leaf, jax.Array) and any(_get_explicit_spec(leaf))
-    ]
+    plain: list[str] = []
+    named: list[str] = []
+    for leaf_info, leaf in zip(leaf_infos, leaves, strict=True):
+        if isinstance(leaf, jax.Array) and any(_get_explicit_spec(leaf).partitions):
+            text = f"{keystr(leaf_info.path)}, {leaf.dtype}{list(leaf.shape)}, is {_get_explicit_spec(leaf)}"
+            (plain if leaf_info.names is None else named).append(text)
+    sharded = plain or named
     if not sharded:
         return None
+    arrays_text = "plain arrays" if plain else "the plain arrays in named ones"
     surplus_text = f" and {len(sharded) - _MAX_ARRAYS} more" if len(sharded) > _MAX_ARRAYS else ""
     reason = str(error).strip().partition(". ")[0].rstrip(".")
     return ValueError(
-        f"`{name}` computes with plain arrays on a mesh of Explicit axes, where JAX needs the sharding of each result: "
-        f"{'; '.join(sharded[:_MAX_ARRAYS])}{surplus_text}; let the compiler choose it, with "
+        f"`{name}` computes with {arrays_text} on a mesh of Explicit axes, where JAX needs the sharding of each "
+        f"result: {'; '.join(sharded[:_MAX_ARRAYS])}{surplus_text}; let the compiler choose it, with "
         "`jax.sharding.auto_axes(fn, out_sharding=...)` around the function that computes with them, or make the mesh "
         f"with `axis_types='auto'`. JAX's error: {reason}."
     )

@@ -7,7 +7,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from jax.experimental.ode import odeint
+from jax.scipy.sparse.linalg import cg
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import axonym as nym
@@ -109,6 +112,31 @@ def test_plain_arrays_on_an_explicit_mesh_are_named(explicit_mesh):
         with pytest.raises(Exception, match="shard") as caught:  # JAX's own error, where no argument is sharded
             nym.named_jit(lambda: x.T @ model["up"].T)()
         assert type(caught.value).__name__ == "ShardingTypeError"
+
+
+def test_functions_of_other_libraries_on_an_explicit_mesh_are_named(explicit_mesh):
+    """Those of JAX and Optax whose results JAX cannot shard, although each argument has names."""
+    optimizer = optax.contrib.prodigy()
+
+    def update(state, x):
+        return optimizer.update(x, state, x)
+
+    functions = {
+        "cg": lambda state, x: cg(lambda y: 2 * y, x, maxiter=1)[0],
+        "odeint": lambda state, x: odeint(lambda y, t: -y, x, jnp.arange(2.0)),
+        "associative_scan": lambda state, x: jax.lax.associative_scan(nym.add, x),
+        "update": update,
+    }
+    with jax.set_mesh(explicit_mesh), nym.axis_mapping(a="data"):
+        x = nym.shard(nym.ones({"a": 8}))
+        state = nym.named_jit(optimizer.init)(x)
+        text = r"computes with the plain arrays in named ones on a mesh of Explicit axes, .*, float32\[8\], is P\("
+        for function in functions.values():
+            with pytest.raises(ValueError, match=text):
+                nym.named_jit(function)(state, x)
+        shardings = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding, (x, state))
+        updates, _ = nym.named_jit(jax.sharding.auto_axes(update, out_sharding=shardings))(state, x)
+        assert updates.sharding.spec == P("data")
 
 
 def test_two_places_without_a_mesh_are_named():
