@@ -56,9 +56,10 @@ def format_layer_axes(axes: AxisSpec) -> str:
 def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> tuple[int, ...]:
     """Returns the positions of a layer's axes in its input, which must not have the axes that the layer adds."""
     if not isinstance(x, NamedArray):
-        raise make_error(
-            TypeError, f"{layer}: the input must be a named array, not {type(x).__name__}; use `axonym.named`."
-        )
+        remedy = "use `axonym.named`"
+        if callable(x):  # a model
+            remedy = "Optax calls labels that are a model, so pass it `lambda _: labels`"
+        raise make_error(TypeError, f"{layer}: the input must be a named array, not {type(x).__name__}; {remedy}.")
     try:
         dims = find_axes(x.names, x.array.shape, axis)
     except ValueError as error:

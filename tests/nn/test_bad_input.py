@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import axonym as nym
@@ -43,7 +44,18 @@ def conv(**options):
     return nn.Conv.init("pos", Embed, Mlp, **{"kernel_size": 3, **options}, key=KEY)
 
 
+def label_parameters():
+    layer = nn.RmsNorm.init(Embed)
+    return optax.multi_transform({"slow": optax.sgd(0.1)}, jax.tree.map(lambda x: "slow", layer)).init(layer)
+
+
 MISTAKES = {
+    "labels that are a model": (
+        label_parameters,
+        TypeError,
+        "RmsNorm (embed: 4): the input must be a named array, not RmsNorm; Optax calls labels that are a model, so pass "
+        "it `lambda _: labels`.",
+    ),
     "Dropout, above 1": (
         lambda: nn.Dropout(1.5),
         ValueError,

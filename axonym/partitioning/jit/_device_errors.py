@@ -8,6 +8,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.tree_util import keystr
 
 from ..._jax_compat import is_device_mismatch_error, is_sharding_type_error, is_tracing
+from ...named._base import is_traced
 from .._active_mesh import format_mesh_types, get_active_mesh
 from .._leaves import LeafInfo
 
@@ -38,6 +39,22 @@ def find_device_error(
             return ValueError(
                 f"`{name}`: {keystr(leaf_info.path)}, {leaf.dtype}{list(leaf.shape)}, is on "
                 f"{_format_place(leaf.sharding)}; {expectation}; {_get_remedy(leaf_info, leaf, mesh, is_moving)}"
+            )
+    return None
+
+
+def find_deleted_error(
+    error: Exception, name: str, leaf_infos: Sequence[LeafInfo], leaves: Sequence[Any]
+) -> ValueError | None:
+    """Returns the error for an argument that is deleted, None if JAX's error is about something else."""
+    if "deleted" not in str(error):
+        return None
+    for leaf_info, leaf in zip(leaf_infos, leaves, strict=True):
+        if isinstance(leaf, jax.Array) and not is_traced(leaf) and leaf.is_deleted():
+            return ValueError(
+                f"`{name}` takes {keystr(leaf_info.path)}, which is deleted, because an earlier call donated it, or an "
+                "array in the same memory, which `shard` and `jax.device_put` leave in place where they can; pass what "
+                "that call returned, or a copy that was made before it with `jax.numpy.copy`"
             )
     return None
 

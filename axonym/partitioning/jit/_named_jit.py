@@ -29,7 +29,7 @@ from .._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
 from .._shard import shard_by_mapping
 from ._arguments import ArgumentPartition, Signature, StaticArgs, is_array_type
 from ._axis_resources import EntrySharding, Mappings, ResourceMappings
-from ._device_errors import find_ambiguity_error, find_device_error, find_sharding_error
+from ._device_errors import find_ambiguity_error, find_deleted_error, find_device_error, find_sharding_error
 from ._donation import Donation, check_donated_once, warn_unused_donation
 from ._retrace import Traces
 
@@ -348,12 +348,13 @@ class NamedJit(Generic[Args, R]):
                 ) from None
 
     def _find_argument_error(self, error: Exception, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
-        """Returns the error that names the argument whose devices or sharding JAX's error is about, None for others."""
+        """Returns the error that names the argument which JAX's error is about, None for others."""
         described = self._signature.describe_arguments(static.partition.treedef)
         leaves = static.merge_leaves(donated, kept)
         argument_error = find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
-        if argument_error is None:
-            argument_error = find_ambiguity_error(error, self._name, described, leaves)
+        for find_error in (find_ambiguity_error, find_deleted_error):
+            if argument_error is None:
+                argument_error = find_error(error, self._name, described, leaves)
         # JAX's own frames are hidden already; the error takes the place of JAX's, at the user's line that led to it.
         return None if argument_error is None else argument_error.with_traceback(error.__traceback__ or find_caller())
 

@@ -288,6 +288,19 @@ def mix(model, average):
     return jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, average, model)
 
 
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+def test_a_copy_on_another_mesh_that_a_donation_deletes_is_named(axis_types):
+    mesh, serving_mesh = (nym.create_mesh((4, 2), names, axis_types=axis_types) for names in (("a", "b"), ("c", "d")))
+    model = nym.shard({"norm": nym.ones({"mlp": 8})}, {"mlp": "b"}, mesh)
+    served = nym.shard(model, {"mlp": "d"}, serving_mesh)
+    generate = nym.named_jit(lambda served: served["norm"].sum())
+    with jax.set_mesh(mesh):
+        nym.named_jit(lambda model: jax.tree.map(jnp.negative, model), donate_args=(True,))(model)
+    text = r"takes served\['norm'\], which is deleted, because .* donated it, or an array in the same memory, which"
+    with jax.set_mesh(serving_mesh), pytest.raises(ValueError, match=text):
+        generate(served)
+
+
 def test_an_array_that_is_donated_and_passed_twice_is_an_error(mesh):
     model = {"weight": nym.ones({"embed": 8, "mlp": 4}), "bias": nym.ones({"mlp": 4})}
     model = nym.shard(model, {"mlp": "model"})
