@@ -212,6 +212,23 @@ def is_sharding_type_error(error: BaseException) -> bool:
     return type(error).__name__ == "ShardingTypeError" or "Incompatible types for broadcasting" in str(error)
 
 
+def is_mapped_twice_error(error: BaseException) -> bool:
+    """Returns whether JAX raised because an array would be sharded over a mesh axis that a `vmap` around it maps over.
+
+    Relies on phrases of its messages: seen in jax 0.10.2 and 0.12.0.1. Should they change, users see JAX's message.
+    """
+    phrases = "vmap spmd_axis_name", "partitions cannot overlap with unreduced axes"
+    return isinstance(error, ValueError) and any(phrase in str(error) for phrase in phrases)
+
+
+def is_missing_gradient_error(error: BaseException) -> bool:
+    """Returns whether JAX raised because it has no gradient of a `jax.custom_batching.custom_vmap`.
+
+    Relies on a phrase of its message: seen in jax 0.10.2 and 0.12.0.1. Should it change, users see JAX's message.
+    """
+    return isinstance(error, ValueError) and "Linearization failed to produce known values" in str(error)
+
+
 _FUNCTION_MODULES = ("jax._src.numpy.", "jax._src.nn.", "jax._src.scipy.", "jax._src.random")
 
 

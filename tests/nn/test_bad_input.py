@@ -53,8 +53,8 @@ MISTAKES = {
     "labels that are a model": (
         label_parameters,
         TypeError,
-        "RmsNorm (embed: 4): the input must be a named array, not RmsNorm; Optax calls labels that are a model, so pass "
-        "it `lambda _: labels`.",
+        "RmsNorm (embed: 4): the input must be a named array, not RmsNorm; Optax calls labels that are a model, so "
+        "pass it `lambda _: labels`.",
     ),
     "Dropout, above 1": (
         lambda: nn.Dropout(1.5),

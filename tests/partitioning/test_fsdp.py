@@ -271,3 +271,37 @@ def test_a_mapping_entered_inside_takes_parameters_as_they_are(mesh):
 def test_one_mapping_is_not_enough_and_three_are_too_many(wrong):
     with pytest.raises(TypeError, match="`fsdp` takes two mappings: one for parameters, and one for computing"):
         wrong()
+
+
+def test_a_gradient_for_each_slice_of_an_axis_that_shards_the_parameter_is_an_error(mesh):
+    def compute_gradients(layer, x):
+        return nym.vmap(lambda x: jax.grad(lambda layer: layer(x).sum().scalar())(layer), Batch)(x)
+
+    run = nym.fsdp(compute_gradients, {"embed": "data"}, {"batch": "data"}, in_axis_resources=({"embed": "data"}, None))
+    layer, x = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0)), nym.ones((Batch, Embed))
+    text = "`vmap` maps batch: 8 over a mesh axis that also shards an array inside, such as the gradient of a parameter"
+    with pytest.raises(ValueError, match=text):
+        run(layer, nym.shard(x, {"batch": "data"}))
+
+
+@pytest.mark.parametrize(
+    ("layer", "sizes"),
+    [
+        (nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0)), {"pos": 8, "embed": 4}),
+        (nym.nn.LayerNorm.init((Embed, Pixel)), {"pos": 8, "pixel": 3, "embed": 4}),
+    ],
+)
+def test_inputs_without_the_batch_in_another_order_than_the_parameter(explicit_mesh, layer, sizes):
+    """XLA ended the process for inputs that are sharded over other mesh axes than those of the batch alone."""
+
+    def compute_gradient(layer, x):
+        return jax.grad(lambda layer: nym.sin(layer(x)).sum().scalar())(layer)
+
+    x = nym.random.normal(jax.random.key(1), sizes)
+    compute = {"batch": "data", "pos": "model"}
+    expected = compute_gradient(layer, x)
+    stored = {"embed": "data"}
+    run = nym.fsdp(compute_gradient, stored, compute, in_axis_resources=(stored, compute))
+    with jax.set_mesh(explicit_mesh):
+        gradient = run(layer, x)
+    np.testing.assert_allclose(np.asarray(gradient.weight), np.asarray(expected.weight), rtol=1e-5)

@@ -6,6 +6,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 
+from ..._jax_compat import is_mapped_twice_error, is_missing_gradient_error
 from .._arguments import check_callable
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector
@@ -88,6 +89,20 @@ def _apply_vmap(
         return unpack_result(mapped(*arrays))
     except Exception as error:
         hide_library_frames(error)
+        if is_mapped_twice_error(error):
+            raise make_error(
+                ValueError,
+                f"`vmap` maps {sliced_args.axis} over a mesh axis that also shards an array inside, such as the "
+                "gradient of a parameter that is stored over it, of which each slice would have one; shard the axis or "
+                f"the parameter over another mesh axis, or map one of them to None; JAX's error: {error}",
+            ) from None
+        if is_missing_gradient_error(error):
+            raise make_error(
+                ValueError,
+                f"`vmap` maps {sliced_args.axis} over an Explicit mesh axis, which some layers, such as experts, divide "
+                "themselves, and these have no gradients within the `vmap`; take the gradient around the `vmap`, or make "
+                f"the mesh axis Auto; JAX's error: {error}",
+            ) from None
         raise
 
 
