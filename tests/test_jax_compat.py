@@ -258,6 +258,37 @@ def test_a_linear_pair_has_all_derivatives_and_vmap(explicit_mesh):
     assert jax.typeof(gather(x, plan)).sharding == plan.target  # outside jit
 
 
+def test_weights_of_products_in_a_vmap_are_reduced_over_its_mesh_axes(explicit_mesh):
+    with jax.set_mesh(explicit_mesh):
+        x = jax.reshard(jnp.arange(16.0).reshape(2, 8), P("model", "data"))
+        weight = jax.reshard(jnp.ones(3), P(None))
+
+        def multiply_rows(weight, x, match):
+            weight = jax.reshard(weight, P(None, reduced={"data"}))
+            dims = ((), ()), ((), ())
+            return jax.vmap(lambda row: jax.lax.dot_general(row, match(weight, row), dims))(x)
+
+        def differentiate(match):
+            return jax.jit(jax.grad(lambda weight: (multiply_rows(weight, x, match) ** 2).sum()))(weight)
+
+        with pytest.raises(Exception, match="unreduced"):
+            differentiate(lambda weight, row: weight)
+        gradient = differentiate(_jax_compat.reduce_over_mapped_axes)
+        np.testing.assert_allclose(gradient, np.full(3, 2 * (np.arange(16.0) ** 2).sum()))
+
+
+def test_errors_of_a_vmap_over_a_mesh_axis(auto_mesh):
+    constrain = jax.vmap(lambda x: jax.lax.with_sharding_constraint(x, P("data")), spmd_axis_name="data")
+    with jax.set_mesh(auto_mesh), pytest.raises(ValueError, match="spmd") as caught:
+        jax.jit(constrain)(jnp.ones((4, 4)))
+    assert _jax_compat.is_mapped_twice_error(caught.value)
+    double = jax.custom_batching.custom_vmap(lambda x: 2 * x)
+    double.def_vmap(lambda size, is_mapped, x: (2 * x, True))
+    with pytest.raises(ValueError, match="Linearization") as caught:
+        jax.vmap(jax.grad(double))(jnp.ones(4))
+    assert _jax_compat.is_missing_gradient_error(caught.value)
+
+
 def test_slices_are_taken_of_arrays_that_vmap_refuses(explicit_mesh):
     with jax.set_mesh(explicit_mesh):
         stages, data = explicit_mesh.axis_names[:2]
