@@ -8,7 +8,7 @@ from .training import WAYS, find_problems, list_problems
 
 ERRORS = {
     ("diloco", "nn.Conv"): "computes with the plain arrays in named ones on a mesh of Explicit axes",
-    ("diloco", "nn.MixtureOfExperts"): "some layers, such as experts, divide themselves",
+    ("diloco", "nn.MixtureOfExperts"): "some layers, such as experts, divide ",
 }
 """What `docs/gradients.md` lists, where the mesh axis of replicas is Explicit."""
 

@@ -99,9 +99,9 @@ def _apply_vmap(
         if is_missing_gradient_error(error):
             raise make_error(
                 ValueError,
-                f"`vmap` maps {sliced_args.axis} over an Explicit mesh axis, which some layers, such as experts, divide "
-                "themselves, and these have no gradients within the `vmap`; take the gradient around the `vmap`, or make "
-                f"the mesh axis Auto; JAX's error: {error}",
+                f"`vmap` maps {sliced_args.axis} over an Explicit mesh axis, which some layers, such as experts, "
+                "divide themselves, and these have no gradients within the `vmap`; take the gradient around the "
+                f"`vmap`, or make the mesh axis Auto; JAX's error: {error}",
             ) from None
         raise
 
