@@ -14,7 +14,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_gradients_are_those_of_one_device_or_an_error_by_name(way):
+def test_gradients_are_those_of_one_device_or_an_error_by_name(way: str) -> None:
     if jax.device_count() < 8:
         pytest.skip(f"This needs 8 devices, and there are {jax.device_count()}.")
     problems: list[str] = []
