@@ -102,6 +102,28 @@ def test_the_gradient_of_a_constraint_outside_of_jit():
             jax.grad(compute_loss)(x)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_random_numbers_in_16_bits(dtype):
+    key = jax.random.key(0)
+    drawn = jax.random.categorical(key, jnp.zeros(50_257, dtype), shape=(200,))
+    assert drawn.mean() < 2000  # not 25,128
+    assert jax.random.bernoulli(key, dtype(1e-5), (100_000,)).mean() > 5e-4
+    assert len(np.unique(jax.random.normal(key, (10_000,), dtype).astype(np.float32))) <= 2 ** jnp.finfo(dtype).nmant
+
+
+def test_a_normal_distribution_truncated_in_its_tail():
+    x = jax.random.truncated_normal(jax.random.key(0), 8.0, 9.0, (1000,))
+    assert (x == np.nextafter(np.float32(9), np.float32(0))).all()
+
+
+def test_draws_from_probabilities_that_are_none():
+    key, nan = jax.random.key(0), jnp.array([0.25, jnp.nan, 0.25])
+    assert (jax.random.choice(key, 3, (10,), p=nan) == 1).all()
+    assert (jax.random.categorical(key, nan, shape=(10,)) == 1).all()
+    assert not jax.random.bernoulli(key, nan[1], (10,)).any()
+    assert set(jax.random.choice(key, 3, (10,), p=jnp.array([1.0, -0.5, 0.5])).tolist()) <= {0, 1, 2}
+
+
 def test_nans_are_not_looked_for_after_a_context_has_been_left():
     def look_for_nans(turn_on):
         log = jax.jit(jnp.log)

@@ -4,6 +4,7 @@ from typing import Any
 
 from .. import random
 from ..named._axis import parse_axes
+from ..random._draw_sample import get_drawn_dtype
 from ._adapt import adapt, adapt_all
 from ._array import convert_result
 
@@ -22,7 +23,7 @@ globals().update(
 
 
 def categorical(key: Any, logits: Any, axis: Any, shape: Any = None) -> Any:
-    """Draws from categories along an axis, with the samples of Haliax for the same key.
+    """Draws from categories along an axis, with the samples of Haliax for the same key and logits in float32.
 
     Args:
         key: A random key.
@@ -49,8 +50,9 @@ def categorical(key: Any, logits: Any, axis: Any, shape: Any = None) -> Any:
         axes.insert(next(positions, len(axes)), class_axis)
         logits = logits.broadcast_to(axes)
     # The largest of logits plus Gumbel noise is a draw from their softmax.
-    noise = random.gumbel(key, axes, logits.dtype)
-    return convert_result((noise + logits).argmax(axis))
+    dtype = get_drawn_dtype(logits.dtype)
+    noise = random.gumbel(key, axes, dtype)
+    return convert_result((noise + logits.astype(dtype)).argmax(axis))
 
 
 def rademacher(key: Any, shape: Any, dtype: Any = float) -> Any:

@@ -20,6 +20,7 @@ from ..named._named_call import named_call
 from ..named._operation import run_operation
 from ..named._sharding import constrain_sharding, gather_parameter, mapping_context, place_array
 from ..random import truncated_normal
+from ..random._draw_sample import get_drawn_dtype
 from ..random._keys import as_plain_key
 from ._layer import Layer, check_input, format_layer_axes, merge_axes, replace_axes
 
@@ -42,7 +43,8 @@ def initialize_weight(
     JAX's initializers expect it. The values are therefore the same in each order of `axes`.
 
     Args:
-        initializer: Function of a key, a shape and a dtype, such as `jax.nn.initializers.he_normal()`.
+        initializer: Function of a key, a shape and a dtype, such as `jax.nn.initializers.he_normal()`. It gets float32
+            for floats of fewer bits, to which its result is then rounded.
         key: A random key.
         In: The input axes, whose sizes multiply to the fan-in.
         Out: The output axes, whose sizes multiply to the fan-out.
@@ -120,15 +122,18 @@ def _draw_parameter(
     check_dtype(dtype)
     drawn_names = [axis.name for axis in drawn_axes]
     dtype = jnp.result_type(float if dtype is None else dtype)
+    drawn_dtype = get_drawn_dtype(dtype)
 
     def draw_values(key: Any) -> jax.Array:
-        values = initializer(key, shape, dtype)
+        values = initializer(key, shape, drawn_dtype)
         name = getattr(initializer, "__name__", type(initializer).__name__)
         if callable(values):
             raise TypeError(f"The initializer `{name}` returned a function; call it first: `{name}()`.")
         if jnp.shape(values) != shape:
             raise TypeError(f"The initializer `{name}` returned shape {jnp.shape(values)}, {shape} was asked for.")
         values = jnp.reshape(values, tuple(axis.size for axis in drawn_axes))
+        if drawn_dtype != dtype:
+            values = values.astype(dtype)
         return jnp.transpose(values, tuple(map(drawn_names.index, names)))
 
     def draw_named(key: Any) -> NamedArray:

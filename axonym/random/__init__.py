@@ -1,4 +1,7 @@
-"""Random named arrays: the draws of `jax.random` for the same key and sizes, sharded by the active mapping."""
+"""Random named arrays: the draws of `jax.random` for the same key and sizes, sharded by the active mapping.
+
+Floats of fewer than 32 bits are draws in float32, rounded.
+"""
 
 from ._choice import choice as choice, permutation as permutation
 from ._distributions import (

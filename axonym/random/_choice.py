@@ -69,6 +69,7 @@ def choice(
         parameters,
         cores={name: x.names for name, x in parameters.items()},
         event=(*a.axes[:dim], *parse_axes(shape), *a.axes[dim + 1 :]),
+        population="a",
         draws=draw_sizes,
         axis=dim,
         replace=replace,
@@ -113,6 +114,7 @@ def permutation(key: jax.Array, x: N, axis: AxisSelector, independent: bool = Fa
         {"x": x},
         cores={"x": x.names},
         event=x.axes,
+        population="x",
         axis=find_axis(x.names, x.array.shape, axis),
         independent=independent,
     )

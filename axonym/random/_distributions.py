@@ -1,8 +1,10 @@
 """Distributions of independent numbers: real, positive, whole and boolean, and positions along an axis."""
 
+import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ..named._array import NamedArray
 from ..named._axis import AxisSelector, AxisSpec, find_axis, get_names_and_sizes, parse_axes
@@ -59,7 +61,17 @@ def uniform(key: jax.Array, shape: AxisSpec, dtype: Any = float, minval: Any = 0
         True
     """
     check_bounds("uniform", minval=minval, maxval=maxval)
-    return draw_sample(jax.random.uniform, key, shape, {"minval": minval, "maxval": maxval}, dtype=dtype)
+    parameters = {"minval": minval, "maxval": maxval}
+    result_dtype = float if dtype is None else dtype
+    return draw_sample(_draw_uniform, key, shape, parameters, dtype=dtype, result_dtype=result_dtype)
+
+
+def _draw_uniform(key: Any, minval: Any, maxval: Any, *, shape: Any, dtype: Any, result_dtype: Any) -> Any:
+    minval, maxval = (jnp.asarray(bound, result_dtype) for bound in (minval, maxval))
+    draws = jax.random.uniform(key, shape, dtype, minval, maxval)
+    # The largest draws could be rounded up to `maxval`.
+    below_maxval = jnp.nextafter(*jax.lax.stop_gradient((maxval, minval)))
+    return jnp.minimum(draws, below_maxval.astype(draws.dtype))
 
 
 def truncated_normal(key: jax.Array, shape: AxisSpec, lower: Any, upper: Any, dtype: Any = float) -> NamedArray:
@@ -86,7 +98,42 @@ def truncated_normal(key: jax.Array, shape: AxisSpec, lower: Any, upper: Any, dt
         True
     """
     check_bounds("truncated_normal", is_strict=True, lower=lower, upper=upper)
-    return draw_sample(jax.random.truncated_normal, key, shape, {"lower": lower, "upper": upper}, dtype=dtype)
+    has_numbers = isinstance(lower, int | float) and isinstance(upper, int | float)
+    is_central = has_numbers and lower <= TAIL_START and upper >= -TAIL_START
+    sample = jax.random.truncated_normal if is_central else _draw_truncated_normal
+    return draw_sample(sample, key, shape, {"lower": lower, "upper": upper}, dtype=dtype)
+
+
+TAIL_START = 2.0  # beyond this, JAX's `truncated_normal` loses precision: in float32 it takes P(x > 6) for 0
+
+
+def _draw_truncated_normal(key: Any, lower: Any, upper: Any, *, shape: Any, dtype: Any) -> Any:
+    share = jax.random.uniform(key, shape, dtype)
+    lower, upper = (jnp.asarray(bound, share.dtype) for bound in (lower, upper))
+    is_left = upper < -TAIL_START
+    is_tail = is_left | (lower > TAIL_START)
+    central_bounds = jnp.where(is_tail, -1, lower), jnp.where(is_tail, 1, upper)
+    central_draws = jax.random.truncated_normal(key, *central_bounds, shape, dtype)
+
+    # In a tail, this share of the mass between both bounds lies between the nearer one and the draw. Newton's method
+    # finds the distance of the draw from 0, from above, by the logarithm of the mass beyond it.
+    share = jnp.maximum(share, jnp.finfo(share.dtype).eps / 2)  # a bound may be infinite, but no draw
+    share = jnp.where(is_left, 1 - share, share)
+    near = jnp.where(is_tail, jnp.minimum(abs(lower), abs(upper)), TAIL_START)
+    far = jnp.clip(jnp.maximum(abs(lower), abs(upper)), near, near + 40)  # the derivative at infinity would be NaN
+    log_ndtr = jax.scipy.special.log_ndtr  # JAX imports this module when it is used
+    log_mass = log_ndtr(-near)
+    log_ratio = jnp.log1p(share * jnp.expm1(log_ndtr(-far) - log_mass))
+    distance = jnp.sqrt(near**2 - 2 * log_ratio)
+    for _ in range(3):
+        distance = jax.lax.stop_gradient(distance)  # the last step has the whole derivative
+        log_mass_beyond = log_ndtr(-distance)
+        # The hazard rate is between these limits, also far out, where the logarithms are too large for a difference.
+        log_density = -(distance**2 + math.log(2 * math.pi)) / 2
+        hazard = jnp.clip(jnp.exp(log_density - log_mass_beyond), distance, distance + 1 / distance)
+        distance += (log_mass_beyond - log_mass - log_ratio) / hazard
+    tail_draws = jnp.clip(jnp.where(is_left, -distance, distance), lower, upper)
+    return jnp.where(is_tail, tail_draws, central_draws)
 
 
 def lognormal(key: jax.Array, shape: AxisSpec, sigma: Any = 1.0, dtype: Any = float) -> NamedArray:

@@ -48,9 +48,12 @@ def draw_sample(
     *,
     cores: Mapping[str, Core] = {},
     event: Sequence[Axis] = (),
+    population: str | None = None,
     **options: Hashable,
 ) -> NamedArray:
     """Draws an array within one compiled function, so that no device ever holds more than its shard.
+
+    Floats of fewer than 32 bits are drawn in float32 and rounded.
 
     Args:
         sample: Module-level function of a key, plain parameters by name, the sizes as `shape`, and the options. Each
@@ -60,6 +63,7 @@ def draw_sample(
         parameters: Scalars, or named arrays of some of the axes.
         cores: Additional axes of parameters, which `sample` finds after the others.
         event: The axes of one draw, which `sample` returns after the others.
+        population: The parameter whose elements are drawn, and which keeps its dtype.
         **options: Other arguments of `sample`.
 
     Returns:
@@ -76,12 +80,22 @@ def draw_sample(
     layouts = tuple((name, layout) for name, (_, layout) in zip(parameters, planned, strict=True))
     out_names = intern_names((*names, *(axis.name for axis in event)))
     check_unique_names(out_names)
-    static = (out_names, sizes, tuple(axis.size for axis in event), layouts, tuple(options.items()))
+    static = (out_names, sizes, tuple(axis.size for axis in event), layouts, population, tuple(options.items()))
     try:
         return place_array(cached_jit(_draw_array, sample, *static)(plain_key, *(array for array, _ in planned)))
     except TypeError:
         check_dtype(options.get("dtype"))  # says more about a wrong dtype than JAX does
         raise
+
+
+def get_drawn_dtype(dtype: Any) -> Any:
+    """Returns float32 for floats of fewer bits, and any other dtype as it is.
+
+    Uniform numbers of 16 bits are multiples of 1/128 or 1/1024, with which nothing rare is ever drawn.
+    """
+    if dtype is not None and jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
+        return jnp.dtype(jnp.float32)
+    return dtype
 
 
 def check_parameter(label: str, value: Any, **limits: float) -> None:
@@ -99,6 +113,13 @@ def check_bounds(function: str, *, is_strict: bool = False, **bounds: Any) -> No
                 f"{function}: `{lower_name}` must be {'below' if is_strict else 'at most'} `{upper_name}`, they are "
                 f"{lower} and {upper}"
             )
+
+
+def _widen_parameter(value: Any) -> Any:
+    """Returns a parameter in the dtype in which numbers are drawn for it; a weakly typed one stays so."""
+    dtype = jnp.result_type(value)
+    drawn_dtype = get_drawn_dtype(dtype)
+    return value if drawn_dtype == dtype else value.astype(drawn_dtype)
 
 
 def _plan_parameter(value: Any, core: Core, names: Names, sizes: tuple[int, ...]) -> tuple[Any, ParameterLayout | None]:
@@ -128,7 +149,8 @@ def _draw_array(
     sizes: tuple[int, ...],
     event: tuple[int, ...],
     layouts: tuple[tuple[str, ParameterLayout | None], ...],
-    options: tuple[tuple[str, Hashable], ...],
+    population: str | None,
+    static_options: tuple[tuple[str, Hashable], ...],
     key: Any,
     *values: Any,
 ) -> NamedArray:
@@ -136,9 +158,18 @@ def _draw_array(
         name: value if layout is None else jnp.expand_dims(jnp.transpose(value, layout.order), layout.unit_dims)
         for (name, layout), value in zip(layouts, values, strict=True)
     }
+    options = dict(static_options)
+    dtype = options.get("dtype")
+    if dtype is not None:
+        options["dtype"] = get_drawn_dtype(dtype)
 
     def draw(key: Any, *values: Any) -> Any:
-        return sample(key, shape=sizes, **dict(zip(parameters, values, strict=True)), **dict(options))
+        arguments = {
+            name: value if name == population else _widen_parameter(value)
+            for name, value in zip(parameters, values, strict=True)
+        }
+        array = sample(key, shape=sizes, **arguments, **options)
+        return array if dtype is None else array.astype(dtype)
 
     parameter_names: list[Names] = []
     for value, (_, layout) in zip(parameters.values(), layouts, strict=True):

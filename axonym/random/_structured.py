@@ -132,7 +132,7 @@ def multivariate_normal(
         cov: The covariance, with the axis of the vectors, the `other` axis of the same size, and any of `shape`.
         axis: The axis of the vectors.
         other: The second axis of the covariance, which the result lacks.
-        dtype: Float dtype of the result; the dtype of the mean if None.
+        dtype: Float dtype of the result; that of the mean and the covariance if None.
         method: The decomposition of the covariance: "cholesky", "eigh" or "svd".
 
     Returns:
@@ -158,6 +158,8 @@ def multivariate_normal(
         raise ValueError(
             f"the covariance needs axes {row.name!r} and {col.name!r} of size {row.size}, it has {format_shape(cov)}"
         )
+    if dtype is None:
+        dtype = jnp.result_type(mean.array, cov.array, float)
     return draw_sample(
         jax.random.multivariate_normal,
         key,

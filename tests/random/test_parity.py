@@ -67,6 +67,6 @@ def test_signatures_have_the_key_the_shape_and_then_the_parameters(name):
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("randint", jnp.int16), ("gumbel", jnp.float16)], ids=["int", "float"])
-def test_element_types_are_those_of_jax(name, dtype):
+def test_values_in_16_bits_are_rounded(name, dtype):
     values = {one: value(name, one, ()).item() for one in parameters(name)}
-    agree(getattr(nym.random, name)(KEY, (A, B), **values, dtype=dtype), expected(name, values, dtype))
+    agree(getattr(nym.random, name)(KEY, (A, B), **values, dtype=dtype), expected(name, values).astype(dtype))

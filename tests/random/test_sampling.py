@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import axonym as nym
 
@@ -24,11 +25,24 @@ logits = nym.named(jnp.sin(jnp.arange(48.0)).reshape(6, 8), ("vocab", "batch"))
 FIRST, LAST = low.array[None], high.array.T
 BOTH = (Batch, Vocab)
 
+
+def _round(array):
+    return array.astype(jnp.bfloat16).astype(jnp.float32)
+
+
 CASES = {
     "normal": (lambda key: random.normal(key, BOTH), lambda key: jax.random.normal(key, (8, 6))),
     "uniform between": (
         lambda key: random.uniform(key, BOTH, minval=low, maxval=high),
         lambda key: jax.random.uniform(key, (8, 6), minval=FIRST, maxval=LAST),
+    ),
+    "truncated_normal between": (
+        lambda key: random.truncated_normal(key, BOTH, low, high),
+        lambda key: jax.random.truncated_normal(key, FIRST, LAST, (8, 6)),
+    ),
+    "exponential in 16 bits": (
+        lambda key: random.exponential(key, BOTH, jnp.bfloat16),
+        lambda key: jax.random.exponential(key, (8, 6)).astype(jnp.bfloat16),
     ),
     "bernoulli of chance": (
         lambda key: random.bernoulli(key, BOTH, chance),
@@ -37,6 +51,10 @@ CASES = {
     "weibull_min": (
         lambda key: random.weibull_min(key, BOTH, 2.0, high),
         lambda key: jax.random.weibull_min(key, 2.0, LAST, (8, 6)),
+    ),
+    "categorical in 16 bits": (
+        lambda key: random.categorical(key, logits.astype(jnp.bfloat16), Vocab, (Embed, Batch)),
+        lambda key: jax.random.categorical(key, _round(logits.array.T), shape=(4, 8)),
     ),
     "categorical in a shape": (
         lambda key: random.categorical(key, logits, Vocab, (Embed, Batch)),
@@ -112,11 +130,30 @@ def test_parameters_have_gradients():
     np.testing.assert_allclose(jax.grad(total)(scale).array, jax.grad(theirs)(scale.array), rtol=1e-5)
 
 
+def test_bounds_of_tails_have_gradients():
+    lower, upper = np.array([-1.0, 8.0, 30.0, -9.0], np.float32), np.array([2.0, 9.0, np.inf, -8.0], np.float32)
+
+    def draw(lower, upper):
+        return random.truncated_normal(KEY, {"i": 4}, nym.named(lower, "i"), nym.named(upper, "i")).array
+
+    draws = np.asarray(draw(lower, upper), float)
+    by_lower, by_upper = jax.grad(lambda *bounds: draw(*bounds).sum(), (0, 1))(lower, upper)
+    share, density = stats.truncnorm(lower, upper).cdf(draws), stats.norm.pdf
+    np.testing.assert_allclose(by_lower, (1 - share) * density(lower) / density(draws), rtol=1e-3)
+    np.testing.assert_allclose(by_upper, share * density(upper) / density(draws), rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize("sample", [random.normal, random.uniform])
 def test_the_element_type_can_be_chosen(sample):
     assert sample(KEY, Embed).dtype == jnp.float32
     assert sample(KEY, Embed, jnp.bfloat16).dtype == jnp.bfloat16
     assert random.truncated_normal(KEY, Embed, -1, 1, dtype=jnp.bfloat16).dtype == jnp.bfloat16
+
+
+def test_python_numbers_do_for_parameters_of_any_dtype():
+    with jax.enable_x64(True):
+        for dtype in (jnp.float32, jnp.bfloat16):
+            assert random.rayleigh(KEY, Embed, 2.0, dtype).dtype == dtype
 
 
 def test_axes_are_given_in_any_way():
