@@ -194,8 +194,8 @@ def continue_texts(
 ) -> tuple[Slots, NamedArray]:
     """Returns slots after these tokens, and the logarithms of the probabilities that the model gave to the new ones."""
 
-    def draw_token(logits: NamedArray, key: NamedArray) -> tuple[NamedArray, NamedArray, NamedArray]:
-        next_key, draw_key = jax.random.split(key.array)
+    def draw_token(logits: NamedArray, key: Any) -> tuple[NamedArray, NamedArray, NamedArray]:
+        next_key, draw_key = jax.random.split(key)
         token = sample_token(logits, draw_key, sampling)
         log_probabilities = nym.nn.log_softmax(logits.astype(jnp.float32), "vocab")
         return token, nym.named(next_key, ()), log_probabilities["vocab", token]

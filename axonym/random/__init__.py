@@ -35,7 +35,7 @@ from ._distributions import (
     wald as wald,
     weibull_min as weibull_min,
 )
-from ._keys import split as split
+from ._keys import fold_in as fold_in, split as split
 from ._structured import (
     ball as ball,
     dirichlet as dirichlet,

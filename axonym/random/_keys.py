@@ -1,4 +1,4 @@
-"""Random keys: the check that something is one key, and `split`."""
+"""Random keys: the check that something is one key, `split` and `fold_in`."""
 
 from typing import Any, SupportsIndex
 
@@ -10,9 +10,11 @@ from ..named._arguments import check_integer
 from ..named._array import NamedArray
 from ..named._axis import Axis, parse_one_axis
 from ..named._base import NamedBase, format_shape
+from ..named._broadcasting import apply_binary, split_operand
 from ..named._format import format_value
 from ..named._sharding import constrain_sharding
 from ..named._traceback import make_error
+from ..named._transforms import fold_in_each
 
 
 def as_plain_key(key: Any) -> Any:
@@ -61,6 +63,41 @@ def split(key: jax.Array, axis: Axis | int = 2) -> Any:
     if isinstance(axis, SupportsIndex):
         return jax.random.split(as_plain_key(key), check_integer("split: the number of keys", axis, 0))
     new_axis, plain_key = parse_one_axis(axis), as_plain_key(key)
-    if not jnp.issubdtype(plain_key.dtype, jax.dtypes.prng_key):
-        raise TypeError("`split` along an axis needs a typed key; make it with `jax.random.key(seed)`.")
+    _check_typed("split", plain_key)
     return constrain_sharding(NamedArray(jax.random.split(plain_key, new_axis.size), new_axis))
+
+
+def fold_in(key: Any, data: Any) -> Any:
+    """Folds an integer into a key, or integers into keys by name; see `jax.random.fold_in`.
+
+    Args:
+        key: A random key, or a named array of them.
+        data: An integer, or a named array of them.
+
+    Returns:
+        Named array of keys with the broadcast axes, sharded by the active mapping; a plain key if they have none.
+
+    Raises:
+        TypeError: If `data` is no integer, or there are axes and the key is not a typed key.
+        ValueError: If the axes of the key and the data do not broadcast by name.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.fold_in(jax.random.key(0), nym.arange(nym.Axis("layers", 4))).shape
+        (layers: 4)
+    """
+    numbers, data_names = split_operand(data)
+    dtype = jnp.result_type(numbers)
+    if not jnp.issubdtype(dtype, jnp.integer):
+        raise TypeError(f"fold_in: `data` must be an integer or a named array of them, not of {dtype}.")
+    if not data_names and not (isinstance(key, NamedBase) and key.names):
+        return jax.random.fold_in(as_plain_key(key), numbers)
+    keys = key if isinstance(key, NamedBase) else as_plain_key(key)
+    _check_typed("fold_in", keys)
+    return constrain_sharding(apply_binary(fold_in_each, keys, data))
+
+
+def _check_typed(function: str, key: Any) -> None:
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise TypeError(f"`{function}` along an axis needs a typed key; make it with `jax.random.key(seed)`.")

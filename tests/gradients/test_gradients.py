@@ -25,7 +25,7 @@ EXCEPTIONS = {
         arange eye full full_like geomspace linspace logspace named ones ones_like zeros zeros_like fft.fftfreq
         fft.rfftfreq nn.alibi_bias nn.alibi_slopes nn.initialize_weight random.ball random.cauchy random.exponential
         random.generalized_normal random.gumbel random.laplace random.logistic random.maxwell random.normal
-        random.orthogonal random.split""",
+        random.orthogonal random.split random.fold_in""",
     "they draw as `random.gamma` does, whose gradient takes long to compile": """
         random.beta random.chisquare random.dirichlet random.f random.loggamma random.t""",
     "JAX has no derivative of them": "linalg.eig poly.roots poly.trim_zeros",

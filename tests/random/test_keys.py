@@ -3,6 +3,7 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -33,6 +34,45 @@ def test_a_key_is_split_along_an_axis():
 def test_keys_are_sharded_by_the_mapping(mesh):
     with nym.axis_mapping({"embed": "data"}):
         assert random.split(KEY, Embed).sharding.is_equivalent_to(nym.sharding_for_axis(Embed), 1)
+
+
+def test_numbers_are_folded_into_keys_by_name(mesh):
+    with jax.set_mesh(None):
+        keys = jax.random.split(KEY, 4)
+        expected = jax.random.key_data(jnp.stack([jnp.stack([jax.random.fold_in(k, i) for i in (7, 8)]) for k in keys]))
+        first = jax.random.key_data(jax.random.fold_in(KEY, 7))
+    for plain in (random.fold_in(KEY, 7), random.fold_in(nym.named(KEY, ()), nym.named(7, ()))):
+        assert np.array_equal(jax.random.key_data(plain), first)
+    with nym.axis_mapping({"embed": "data"}):
+        keys, numbers = random.split(KEY, Embed), nym.named([7, 8], "number")
+        folded = random.fold_in(keys, 7)
+        assert folded.sharding.is_equivalent_to(nym.sharding_for_axis(Embed), 1)
+        assert np.array_equal(jax.device_get(jax.random.key_data(folded.array)), expected[:, 0])
+        for fold_in in (random.fold_in, nym.named_jit(random.fold_in)):
+            folded = fold_in(keys.broadcast_axis(nym.Axis("number", 2)), numbers)
+            data = jax.device_get(jax.random.key_data(folded.rearrange(("embed", "number")).array))
+            assert np.array_equal(data, expected)
+
+
+@pytest.mark.parametrize("transform", [nym.vmap, nym.map, lambda f, axis: lambda x: nym.scan(f, axis)(None, x)[1]])
+def test_slices_of_keys_are_plain_keys(transform):
+    def draw(*args):
+        first, second = jax.random.split(args[-1])  # as in `init` of a layer
+        draws = random.normal(first, {"i": 2}) + random.normal(random.fold_in(second, 1), {"i": 2})
+        return draws if len(args) == 1 else (None, draws)
+
+    expected = [draw(key).array for key in jax.random.split(KEY, 4)]
+    np.testing.assert_allclose(transform(draw, "embed")(random.split(KEY, Embed)).array, expected, rtol=1e-6)
+
+
+def test_errors_say_what_cannot_be_folded_in():
+    for data in (1.5, nym.ones(Embed)):
+        with refusal("fold_in: `data` must be an integer or a named array of them, not of float32.", TypeError):
+            random.fold_in(KEY, data)
+    with refusal("`fold_in` along an axis needs a typed key; make it with `jax.random.key(seed)`", TypeError):
+        random.fold_in(jax.random.PRNGKey(0), nym.arange(Embed))
+    with refusal("one key is needed, not an array of keys of shape (2,)"):
+        random.fold_in(jax.random.split(KEY), 1)
 
 
 def test_errors_say_what_cannot_be_split():

@@ -18,7 +18,7 @@ RANGES = {"minval": (-9, 0), "maxval": (1, 9), "lower": (-2, 0), "upper": (0, 2)
 RANGES |= {"left": (-3, -1), "mode": (-1, 1), "right": (1, 3)}
 # These have axes that are no axes of the shape, and tests of their own.
 STRUCTURED = {"ball", "categorical", "choice", "dirichlet", "multinomial", "multivariate_normal", "orthogonal"}
-STRUCTURED |= {"permutation", "split"}
+STRUCTURED |= {"permutation", "split", "fold_in"}
 
 
 def public():

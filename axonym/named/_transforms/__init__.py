@@ -13,6 +13,7 @@ from ._checkpoint import (
 )
 from ._random_keys import (
     check_legacy_keys as check_legacy_keys,
+    fold_in_each as fold_in_each,
     fold_in_number as fold_in_number,
     is_random_key as is_random_key,
     spread_keys as spread_keys,

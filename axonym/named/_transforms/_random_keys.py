@@ -21,11 +21,11 @@ def is_random_key(x: Any) -> bool:
 
 def fold_in_number(key: Any, number: Any) -> Any:
     """Returns a random key, or an array of them, with a number folded into each; see `jax.random.fold_in`."""
-    array, fold_in = get_plain_array(key), jax.random.fold_in
-    for _ in range(array.ndim):  # JAX folds a number into a single key
-        fold_in = jax.vmap(fold_in, (0, None))
-    folded = fold_in(array, number)
+    folded = fold_in_each(get_plain_array(key), number)
     return with_array(key, folded) if isinstance(key, NamedArray) else folded
+
+
+fold_in_each = jnp.vectorize(jax.random.fold_in)
 
 
 def spread_keys(arguments: Any, axis: Axis, function: str) -> Any:

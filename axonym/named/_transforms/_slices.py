@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._array import NamedArray, is_named_array
@@ -78,17 +79,21 @@ class SlicedArgs(NamedTuple):
         return [list(step) for step in zip(*slices, strict=True)]
 
     def insert_slices(self, slices: Sequence[Any]) -> Any:
-        """Returns the arguments with slices, given as plain arrays, in place of the arrays that are sliced."""
+        """Returns the arguments with slices, given as plain arrays, in place of the arrays that are sliced.
+
+        A single random key is a plain array, because functions of `jax.random` take no other.
+        """
         remaining = iter(slices)
         pairs = zip(self.leaves, self.dims, strict=True)
         leaves: list[Any] = []
         for leaf, dim in pairs:
             if dim is None:
                 leaves.append(leaf)
-            elif isinstance(leaf, NamedArray):
-                leaves.append(with_array(leaf, next(remaining), leaf.names[:dim] + leaf.names[dim + 1 :]))
-            else:
-                leaves.append(next(remaining))
+                continue
+            array = next(remaining)
+            if isinstance(leaf, NamedArray) and (array.ndim or not jnp.issubdtype(array.dtype, jax.dtypes.prng_key)):
+                array = with_array(leaf, array, leaf.names[:dim] + leaf.names[dim + 1 :])
+            leaves.append(array)
         return jax.tree.unflatten(self.treedef, leaves)
 
 
