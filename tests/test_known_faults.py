@@ -124,6 +124,11 @@ def test_draws_from_probabilities_that_are_none():
     assert set(jax.random.choice(key, 3, (10,), p=jnp.array([1.0, -0.5, 0.5])).tolist()) <= {0, 1, 2}
 
 
+def test_integers_wrap_around_in_small_dtypes():
+    x = jnp.arange(3, dtype=jnp.int8)
+    assert (jnp.clip(x, 0, 200) == -56).all() and not (x < 200).any() and (x + 200 == x - 56).all()
+
+
 def test_nans_are_not_looked_for_after_a_context_has_been_left():
     def look_for_nans(turn_on):
         log = jax.jit(jnp.log)

@@ -98,8 +98,11 @@ def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...])
 
 
 def check_scalar(x: Any) -> Any:
-    """Returns an operand without names; raises a TypeError for a plain array with axes, which would need names."""
-    if type(x) in _NUMBERS:
+    """Returns an operand without names; raises a TypeError for a plain array with axes, which would need names.
+
+    Raises an OverflowError for an integer that does not fit the integers of JAX.
+    """
+    if type(x) in _NUMBERS and (type(x) is not int or -(2**31) <= x < 2**31):
         return x
     _check_array_like(x)
     if np.ndim(x):
@@ -107,6 +110,12 @@ def check_scalar(x: Any) -> Any:
             TypeError,
             f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, axes)`.",
         )
+    if isinstance(x, int | np.integer):
+        dtype = jax.dtypes.canonicalize_dtype(np.result_type(int if isinstance(x, int) else x))
+        if not jnp.iinfo(dtype).min <= x <= jnp.iinfo(dtype).max:
+            raise make_error(
+                OverflowError, f"the operand {x} does not fit {dtype}; give it as a float, or set `jax_enable_x64`"
+            )
     return x
 
 

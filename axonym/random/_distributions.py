@@ -5,7 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from ..named._arguments import check_dtype, check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import AxisSelector, AxisSpec, find_axis, get_names_and_sizes, parse_axes
 from ..named._base import NamedBase, format_shape
@@ -508,7 +510,7 @@ def randint(key: jax.Array, shape: AxisSpec, minval: Any, maxval: Any, dtype: An
         Integer array with those axes, sharded by the active mapping.
 
     Raises:
-        ValueError: If a bound has an axis that the array lacks, or one of another size.
+        ValueError: If a bound has an axis that the array lacks, or one of another size, or does not fit the dtype.
         TypeError: If a bound is a plain array with axes, or not an integer.
 
     Example:
@@ -518,7 +520,22 @@ def randint(key: jax.Array, shape: AxisSpec, minval: Any, maxval: Any, dtype: An
         5
     """
     check_bounds("randint", is_strict=True, minval=minval, maxval=maxval)
-    return draw_sample(jax.random.randint, key, shape, {"minval": minval, "maxval": maxval}, dtype=dtype)
+    parameters = {"minval": _parse_bound("minval", minval, dtype), "maxval": _parse_bound("maxval", maxval, dtype)}
+    return draw_sample(jax.random.randint, key, shape, parameters, dtype=dtype)
+
+
+def _parse_bound(name: str, bound: Any, dtype: Any) -> Any:
+    """Returns a bound of `randint`, after checking that a Python number is an integer that fits the dtype."""
+    check_dtype(dtype)
+    drawn_dtype = jnp.result_type(int if dtype is None else dtype)
+    if not isinstance(bound, int | float) or not jnp.issubdtype(drawn_dtype, jnp.integer):
+        return bound
+    label = f"randint: `{name}` for {drawn_dtype}"
+    limits, default_limits = jnp.iinfo(drawn_dtype), jnp.iinfo(jnp.result_type(int))
+    # `maxval` itself is not drawn, so it may be one more than the largest number; JAX takes it as an unsigned one.
+    most = min(limits.max + (name == "maxval"), 2 * default_limits.max + 1)
+    check_number(label, check_integer(label, bound), least=limits.min, most=most)
+    return bound if bound <= default_limits.max else np.dtype(f"uint{default_limits.bits}").type(bound)
 
 
 def rademacher(key: jax.Array, shape: AxisSpec, dtype: Any = int) -> NamedArray:

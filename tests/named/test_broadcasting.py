@@ -181,3 +181,22 @@ def test_operands_whose_shardings_clash_are_lined_up_by_the_mapping(mesh):
             np.testing.assert_array_equal(np.asarray(y), rows * scale)
         gradient = jax.grad(lambda weight: (x * weight).sum().scalar())(weight)
     np.testing.assert_array_equal(np.asarray(gradient), rows.sum(0))
+
+
+@pytest.mark.parametrize("number", [2**40, 2**70, np.int64(2**40)])
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda x, number: x + number,
+        lambda x, number: number * x,
+        lambda x, number: nym.where(x > 0, x, number),
+        lambda x, number: nym.random.uniform(jax.random.key(0), x.axes, maxval=number),
+        lambda x, number: nym.full(x.axes, number),
+    ],
+    ids=["binary", "reflected", "broadcast", "draw", "full"],
+)
+def test_integers_that_jax_lacks_are_refused(apply, number):
+    x = nym.ones({"i": 2})
+    for call in (apply, lambda x, number: jax.jit(lambda x: apply(x, number))(x)):
+        with pytest.raises(OverflowError, match=f"the operand {number} does not fit int32; give it as a"):
+            call(x, number)

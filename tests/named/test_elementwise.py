@@ -137,6 +137,15 @@ def test_some_of_them_on_a_mesh_outside_of_jit(mapped, draw):
         assert fn.name in CONSTANT or computed.sharding.spec == jax.P("data", None, "model"), fn.name
 
 
+def test_clip_refuses_bounds_that_integers_cannot_have():
+    x = nym.arange(nym.Axis("i", 3), dtype=jnp.int8)
+    for call in (nym.clip, nym.named_jit(nym.clip)):
+        with pytest.raises(ValueError, match="clip: `max` for int8 must be at least -128 and at most 127, not 200"):
+            call(x, 0, 200)
+    with pytest.raises(ValueError, match="clip: `min` for int32 must be at least -2147483648 and at most 2147483647"):
+        x.astype(int).clip(min=-(2**40))
+
+
 def test_clip_with_bounds_of_several_kinds(draw):
     x, low, high = draw(batch=2, pos=3), draw(-1, 0, pos=3), draw(0, 1, batch=2)
     expected = jnp.clip(x.array, low.array[None], high.array[:, None])

@@ -386,3 +386,15 @@ def test_a_step_keeps_the_axes_of_the_carry():
             TypeError, match=rf"The carry of `fold` is a named array \(\) before a step and {after} after"
         ):
             nym.fold(wrong, "b")(nym.named(0.0, ()), x)
+
+
+@pytest.mark.parametrize(
+    ("summed", "start"), [(("a", "c"), r"`axonym.named\(0.0, \(\)\)`"), ("c", r"`axonym.zeros\({'a': 2}\)`")]
+)
+def test_a_carry_without_names_is_told_how_to_start(summed, start):
+    def add_up(x):
+        return nym.fold(lambda carry, row: carry + row.sum(summed), "b")(0.0, x)
+
+    for call in (add_up, nym.named_jit(add_up)):
+        with pytest.raises(TypeError, match=f"the same axes in the same order, so start with {start}"):
+            call(x)

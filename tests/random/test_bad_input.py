@@ -41,6 +41,18 @@ MISTAKES = {
         "uniform: `minval` must be at most `maxval`, they are 1 and 0",
     ),
     "randint": (lambda: random.randint(KEY, DRAWS, 3, 3), "randint: `minval` must be below `maxval`, they are 3 and 3"),
+    "randint past int32": (
+        lambda: random.randint(KEY, DRAWS, 0, 2**32),
+        "randint: `maxval` for int32 must be at least -2147483648 and at most 2147483648, not 4294967296",
+    ),
+    "randint past int8": (
+        lambda: random.randint(KEY, DRAWS, 0, 200, jnp.int8),
+        "randint: `maxval` for int8 must be at least -128 and at most 128, not 200",
+    ),
+    "negative randint": (
+        lambda: random.randint(KEY, DRAWS, -1, 2, jnp.uint8),
+        "randint: `minval` for uint8 must be at least 0 and at most 255, not -1",
+    ),
     "truncated": (
         lambda: random.truncated_normal(KEY, DRAWS, 1.0, -1.0),
         "truncated_normal: `lower` must be below `upper`, they are 1.0 and -1.0",
@@ -65,6 +77,10 @@ OF_ANOTHER_TYPE = {
     "probability is text": (
         lambda: random.bernoulli(KEY, DRAWS, "0.5"),
         "An operand is a named array or a number, not '0.5'.",
+    ),
+    "randint of a float": (
+        lambda: random.randint(KEY, DRAWS, 0, 2.5),
+        "randint: `maxval` for int32 must be an integer, not 2.5.",
     ),
     "parameter is a layer axis": (
         lambda: random.poisson(KEY, DRAWS, DRAWS),
@@ -99,6 +115,11 @@ def test_a_value_of_another_type_is_refused(mistake):
     call, message = OF_ANOTHER_TYPE[mistake]
     with pytest.raises(TypeError, match=re.escape(message)):
         call()
+
+
+@pytest.mark.parametrize(("dtype", "last"), [(jnp.int32, 2**31 - 1), (jnp.uint32, 2**32 - 2), (jnp.int8, 127)])
+def test_integers_are_drawn_up_to_the_largest(dtype, last):
+    assert random.randint(KEY, {"i": 20}, last, last + 1, dtype).array.tolist() == [last] * 20
 
 
 def test_bounds_may_be_equal_infinite_or_arrays():

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._arguments import check_integer
+from .._arguments import check_integer, check_number
 from .._axis import Axis, Names, parse_one_axis
 from .._base import A, N, NamedBase, check_named, with_array
 from .._broadcasting import apply_binary, apply_broadcast, apply_unary
@@ -450,13 +450,18 @@ def clip(x: A, min: Any = None, max: Any = None) -> A:
         Array with the broadcast axes.
 
     Raises:
-        ValueError: If the operands do not broadcast by name.
+        ValueError: If the operands do not broadcast by name, or a bound is a Python integer that does not fit the dtype
+            of integers.
 
     Example:
         >>> import axonym as nym
         >>> nym.clip(nym.arange(nym.Axis("i", 4)), 1, 2).array
         Array([1, 1, 2, 2], dtype=int32)
     """
+    for label, bound in (("min", min), ("max", max)):
+        if type(bound) is int and isinstance(x, NamedBase) and jnp.issubdtype(x.dtype, jnp.integer):
+            limits = jnp.iinfo(x.dtype)
+            check_number(f"clip: `{label}` for {x.dtype}", bound, least=limits.min, most=limits.max)
     # A bound of None is no operand; with a single bound, clipping is one of these two functions.
     if (min is None) == (max is None):
         return apply_unary(jnp.clip, x) if min is None else apply_broadcast(jnp.clip, x, min, max)

@@ -230,10 +230,15 @@ def _check_carry(transform: str, carry: Any, next_carry: Any) -> None:
         if not is_named_array(leaf) and not is_named_array(next_leaf):
             continue
         if _get_carry_axes(leaf) != _get_carry_axes(next_leaf):
+            hint = ""
+            if is_array(leaf) and is_named_array(next_leaf):
+                sizes = dict(zip(next_leaf.names, next_leaf.array.shape, strict=True))
+                start = f"axonym.zeros({sizes})" if sizes else "axonym.named(0.0, ())"
+                hint = f", so start with `{start}`"
             raise make_error(
                 TypeError,
                 f"The carry of `{transform}` is {_format_carry(leaf)} before a step and {_format_carry(next_leaf)} "
-                "after it; every step must return it with the same axes in the same order.",
+                f"after it; every step must return it with the same axes in the same order{hint}.",
             )
         # JAX itself converts a weakly typed carry to the dtype that the step returns.
         if leaf.dtype != next_leaf.dtype and not jax.typeof(leaf.array).weak_type:
