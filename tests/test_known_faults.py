@@ -67,6 +67,15 @@ def test_the_gradient_of_a_weight_that_is_sharded_as_the_next_one():
     assert np.abs(compute_gradient(lambda x: x, arrays) - expected).max() > 0.1 * largest
 
 
+def test_indices_of_8_bits():
+    x = jnp.arange(300)
+    assert x[jnp.int8(-1)] == 43  # right is 299
+    assert jax.lax.dynamic_slice(x, (jnp.int8(-3),), (2,))[0] == 41  # right is 297
+    assert jax.nn.one_hot(jnp.uint8(44), 384).sum() == 2
+    with pytest.raises(OverflowError, match="Python integer 300 out of bounds for int8"):
+        x[jnp.array([0, 5], jnp.int8)]
+
+
 @ON_CPU
 def test_an_update_along_an_axis_that_has_just_been_sharded(auto_mesh):
     weight = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)

@@ -47,7 +47,7 @@ class dslice(NamedDslice):
             >>> hax.dblock(1, 2).start
             2
         """
-        return dslice(idx * size, size)
+        return dslice(NamedDslice.block(idx, size).start, size)
 
 
 def is_axis_compatible(ax1: AxisSelector, ax2: AxisSelector) -> bool:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from ..named import _named_ref
 from ..named._axis import Axis, AxisSelector, axis_name
-from ..named._index import dslice
+from ..named._index import count_from_front, dslice
 from ._array import NamedArray, convert_result
 from ._axis_names import resolve_axis
 
@@ -123,7 +123,9 @@ def _convert_slice(index: Any, size: int) -> Any:
     """Returns a slice as a `range`, which is hashable, and other indices as they are."""
     if isinstance(index, slice):
         return range(size)[index]
-    if isinstance(index, dslice) and isinstance(index.start, int):
+    if isinstance(index, dslice) and not isinstance(index.start, int):
+        return dslice(count_from_front(index.start, size), index.length)
+    if isinstance(index, dslice):
         start = index.start % size if index.start < 0 else index.start
         if start + index.length > size:
             raise IndexError(f"a `dslice` of {index.length} elements from {start} runs over the end, {size}")
@@ -169,7 +171,7 @@ def _compose_index(name: str, outer: Any, inner: Any) -> Any:
         return start + step * stride * jnp.arange(count)  # a `dslice` has no step
     if isinstance(inner, list):
         return [_compose_index(name, outer, int(position)) for position in inner]
-    return outer.start + step * jax.tree.map(lambda x: jnp.where(x < 0, x + length, x), inner)
+    return outer.start + step * jax.tree.map(lambda positions: count_from_front(positions, length), inner)
 
 
 def _flatten_ref(x: NamedRef) -> tuple[Any, Any]:

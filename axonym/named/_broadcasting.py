@@ -138,7 +138,16 @@ def as_integer(x: Any) -> Any:
     number = x.array if isinstance(x, NamedBase) else x
     if not _is_array_like(number) or np.ndim(number) or not jnp.issubdtype(jnp.result_type(number), jnp.integer):
         return None
-    return number if isinstance(number, jax.Array) else operator.index(number)
+    return widen_integers(number) if isinstance(number, jax.Array) else operator.index(number)
+
+
+def widen_integers(array: Any) -> Any:
+    """Returns an array of integers with at least 32 bits, because JAX adds the size of an axis to negative indices.
+
+    Integers of 8 or 16 bits cannot hold that size; JAX raises an error for an array of them, and takes another element
+    for a scalar.
+    """
+    return array if array.dtype.itemsize >= 4 else array.astype(np.int32)
 
 
 def split_operand(x: Any) -> tuple[Any, Names]:

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from ._arguments import check_integer
 from ._axis import Axis, AxisSelector, Names, find_axis, intern_names, parse_one_axis
 from ._base import N, NamedBase, check_named, format_shape, with_array
-from ._broadcasting import check_scalar, get_scalar
+from ._broadcasting import check_scalar, get_scalar, widen_integers
 from ._elementwise._arithmetic import split_pair
 from ._format import format_value
 from ._gufunc import apply_gufunc
@@ -139,7 +139,7 @@ def searchsorted(a: N, v: N | ArrayLike, *, side: str = "left", sorter: N | None
 
 def _compute_searchsorted(v: Any, a: Any, *sorter: Any, side: str, method: str) -> Any:
     # `a` and `sorter` have the loop axes of `v` too, of size 1.
-    order = sorter[0].reshape(-1) if sorter else None
+    order = widen_integers(sorter[0].reshape(-1)) if sorter else None
     return jnp.searchsorted(a.reshape(-1), v, side=side, sorter=order, method=method)
 
 
@@ -497,7 +497,7 @@ def bincount(x: N, Counts: Axis, *, weights: N | None = None, minlength: int = 0
 
 
 def _compute_bincount(array: Any, *weights: Any, length: int) -> Any:
-    return jnp.bincount(array.reshape(-1), weights[0].reshape(-1) if weights else None, length=length)
+    return jnp.bincount(widen_integers(array.reshape(-1)), weights[0].reshape(-1) if weights else None, length=length)
 
 
 def histogram(

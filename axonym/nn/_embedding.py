@@ -10,7 +10,7 @@ from ..named._arguments import check_dtype
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, Names, intern_names, parse_axes, parse_one_axis
 from ..named._base import format_shape
-from ..named._broadcasting import as_integer, get_array
+from ..named._broadcasting import as_integer, get_array, widen_integers
 from ..named._cache import cached_jit
 from ..named._dot import dot
 from ..named._format import format_value
@@ -192,4 +192,4 @@ def one_hot(x: Any, Class: Axis, *, dtype: Any = None) -> NamedArray:
 
 
 def _compute_one_hot(names: Names, size: int, dtype: Any, x: jax.Array) -> jax.Array:
-    return reshard_by_name(jax.nn.one_hot(x, size, dtype=dtype), names)
+    return reshard_by_name(jax.nn.one_hot(widen_integers(x), size, dtype=dtype), names)

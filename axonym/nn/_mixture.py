@@ -29,6 +29,7 @@ from ..named._axis import (
 )
 from ..named._axis_layout import MeshAxes
 from ..named._base import check_named, format_shape, with_array
+from ..named._broadcasting import widen_integers
 from ..named._cache import cached_jit
 from ..named._creation import named, ones, zeros
 from ..named._dot import dot
@@ -424,6 +425,7 @@ def _compute_ragged_dot(
         x = x.astype(common_dtype).reshape(row_count, -1)
         first_row = jax.lax.axis_index(mesh_axes[rows]) * row_count if rows in mesh_axes else 0
         # The first and the last row of each group, among the rows of this device.
+        group_sizes = widen_integers(group_sizes)
         ends = jnp.clip(jnp.cumsum(group_sizes) - first_row, 0, row_count)
         starts = jnp.concatenate([jnp.zeros_like(ends, shape=1), ends[:-1]])
         multiply = functools.partial(multiply_rows, precision=precision, preferred_element_type=dtype)

@@ -406,7 +406,7 @@ def alibi_bias(
         Array([[0.        , 0.00390625, 0.0078125 ]], dtype=float32)
     """
     slopes = alibi_slopes(Heads, bias_max, dtype)
-    return dot(slopes, arange(parse_one_axis(KPos), start=k_start).astype(dtype), axis=())
+    return dot(slopes, (arange(parse_one_axis(KPos)) + k_start).astype(dtype), axis=())
 
 
 def _list_slopes(heads: int, bias_max: float) -> list[float]:

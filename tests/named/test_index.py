@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import axonym as nym
+import axonym.haliax as hax
 from axonym import Axis, dslice
 
 
@@ -229,6 +230,71 @@ def test_indices_of_every_integer_type():
         assert np.array_equal(x["b", jnp.array(3, dtype)].array, base[:, 3])
     assert np.array_equal(x["b", np.int64(-1)].array, base[:, -1])
     assert x["b", []].shape == (3, 0, 5) and x["b", np.array([], int)].shape == (3, 0, 5)
+
+
+LONG = nym.arange(Axis("c", 300))  # 8 bits cannot hold its size
+
+
+def write_ref(start):
+    ref = nym.new_ref(LONG)
+    ref["c", start] = -1
+    return ref[...]
+
+
+def view_ref(index):
+    return hax.new_ref(hax.arange({"c": 300})).slice({"c": slice(10, 290)}).slice({"c": index}).value()
+
+
+NARROW = {
+    "integer": lambda start, ids: LONG["c", start],
+    "named": lambda start, ids: LONG["c", nym.named(ids, "i")],
+    "shared": lambda start, ids: nym.arange({"i": 3, "c": 300})["c", nym.named(ids, "i")],
+    "fill": lambda start, ids: nym.take(LONG, "c", nym.named(ids, "i"), mode="fill", fill=-9),
+    "add": lambda start, ids: LONG.at["c", nym.named(ids, "i")].add(7),
+    "window": lambda start, ids: LONG["c", nym.ds(start, 2)],
+    "promised": lambda start, ids: nym.index(LONG, {"c": nym.ds(start, 2)}, mode="promise_in_bounds"),
+    "block": lambda start, ids: LONG["c", nym.dblock(ids[1] // 2, 5)],
+    "set block": lambda start, ids: LONG.at["c", nym.dblock(nym.named(ids[1] // 2, ()), 5)].set(-1),
+    "slice": lambda start, ids: nym.slice(LONG, "c", start=start, length=2),
+    "updated slice": lambda start, ids: nym.updated_slice(LONG, {"c": start}, nym.full({"c": 2}, -1)),
+    "along axis": lambda start, ids: nym.take_along_axis(LONG, nym.named(ids, "c"), "c"),
+    "roll": lambda start, ids: nym.roll(LONG, start, "c"),
+    "repeat": lambda start, ids: nym.repeat(
+        nym.arange(Axis("i", 3)), nym.named(ids * 0 + 90, "i"), "i", total_repeat_length=270
+    ),
+    "bincount": lambda start, ids: nym.bincount(nym.named(abs(ids), "i"), Axis("v", 300)),
+    "sorter": lambda start, ids: nym.searchsorted(
+        LONG["c", 127::-1], 64, sorter=nym.named(jnp.arange(128, dtype=ids.dtype)[::-1], "c")
+    ),
+    "ref": lambda start, ids: write_ref(start),
+    "one hot": lambda start, ids: nym.nn.one_hot(nym.named(ids, "i"), Axis("v", 300)),
+    "embedding": lambda start, ids: nym.nn.Embedding(nym.arange({"v": 300, "d": 1}), Axis("v", 300), (Axis("d", 1),))(
+        nym.named(ids, "i")
+    ),
+    "group sizes": lambda start, ids: nym.nn.ragged_dot(
+        nym.ones({"token": 300, "d": 1}), nym.ones({"i": 3, "d": 1}), nym.named(ids * 0 + 90, "i"), axis="d"
+    ),
+    "mask": lambda start, ids: nym.nn.AttentionMask.causal(start, start + 20).materialize(*nym.make_axes(q=9, k=9)),
+    "alibi": lambda start, ids: nym.nn.alibi_bias(Axis("h", 1), Axis("k", 300), k_start=start),
+    "haliax block": lambda start, ids: hax.arange({"c": 300})["c", hax.dblock(ids[1] // 2, 5)],
+    "haliax view": lambda start, ids: view_ref(hax.named(ids, "i")),
+    "haliax window": lambda start, ids: view_ref(hax.ds(start, 2)),
+}
+
+
+@pytest.mark.parametrize(("dtype", "start", "ids"), [("int8", -3, [-1, 110, 5]), ("uint8", 200, [0, 110, 44])])
+def test_indices_of_8_bits_are_those_of_32_bits(dtype, start, ids):
+    def run(*indices):
+        return {name: operation(*indices).array for name, operation in NARROW.items()}
+
+    expected = jax.jit(run)(jnp.asarray(start), jnp.asarray(ids))
+    narrow = jax.jit(run)(jnp.asarray(start, dtype), jnp.asarray(ids, dtype))
+    for name, array in expected.items():
+        assert np.array_equal(narrow[name], array), name
+    for name in ("integer", "named", "window", "block"):  # NumPy's are known to the library
+        assert np.array_equal(NARROW[name](np.array(start, dtype)[()], np.array(ids, dtype)).array, expected[name]), (
+            name
+        )
 
 
 def test_repeated_indices_add_up():

@@ -62,7 +62,7 @@ def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any,
             if window.kind == "window" or mode == _PROMISED:
                 array = jax.lax.dynamic_slice_in_dim(array, start, length, axis=dim)
             else:  # elements over an end are treated as the mode says
-                positions = _count_from_front(start, array.shape[dim]) + jnp.arange(length)
+                positions = count_from_front(start, array.shape[dim]) + jnp.arange(length)
                 array = _take_positions(array, dim, positions, mode, dict(options).get("fill_value"))
 
         index, result_names = _make_positional_index(names, array.shape, plan.names, indices)
@@ -238,7 +238,7 @@ def _split_index(
             indices.append((entry, next(remaining)))
         elif entry.kind == "unchecked window" and clip_sizes is not None:
             size = clip_sizes[entry.position]
-            positions = _count_from_front(next(remaining), size) + jnp.arange(entry.detail)
+            positions = count_from_front(next(remaining), size) + jnp.arange(entry.detail)
             array_entry = IndexEntry(entry.position, "array", (names[entry.position],))
             indices.append((array_entry, jnp.clip(positions, 0, size - 1)))
         else:
@@ -261,7 +261,7 @@ def _update_unchecked_window(
     The slice that is written is the window moved back inside of the array, and the value is moved with it.
     """
     dim, length, size = window.position, window.detail, array.shape[window.position]
-    start = _count_from_front(start, size)
+    start = count_from_front(start, size)
     inner_start = jnp.clip(start, 0, size - length)
     # The position in the value of each element of the slice; elements to which none belongs stay as they are.
     positions = jnp.arange(length) + (inner_start - start)
@@ -279,10 +279,10 @@ def _update_unchecked_window(
     return _write_slice(array, updated, inner_start, dim)
 
 
-def _count_from_front(start: Any, size: int) -> Any:
+def count_from_front(start: Any, size: int) -> Any:
     """Returns the start of a window counted from the front of its axis; it is negative if it is before the front."""
     start = jnp.asarray(start)
-    # Narrow and unsigned integers could not hold the sum, or a position before the front.
+    # Unsigned integers could not hold a position before the front.
     start = start.astype(jnp.promote_types(start.dtype, jnp.int32))
     return jnp.where(start < 0, start + size, start)
 

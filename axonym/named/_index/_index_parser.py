@@ -22,6 +22,7 @@ from .._axis import (
     intern_names,
 )
 from .._base import NamedBase, format_shape, is_traced
+from .._broadcasting import as_integer, widen_integers
 from .._cache import cached_plan
 from .._format import format_axes, format_value
 from .._numpy_input import MASK_PROBLEM
@@ -52,7 +53,8 @@ class dslice:
 
     def __init__(self, start: Any, length: int | Axis) -> None:
         """Stores both; they are checked when the slice is used as an index."""
-        object.__setattr__(self, "start", start)
+        integer = as_integer(start)
+        object.__setattr__(self, "start", start if integer is None else integer)
         object.__setattr__(self, "size", length)
 
     @property
@@ -85,9 +87,10 @@ def dblock(i: Any, size: int | Axis) -> dslice:
         >>> nym.arange(nym.Axis("i", 8))["i", nym.dblock(1, 3)].array
         Array([3, 4, 5], dtype=int32)
     """
-    if i is None or isinstance(i, float | str | list | tuple):
+    number = as_integer(i)
+    if number is None:
         raise TypeError(f"The number of a block must be an integer, not {format_value(i)}.")
-    return dslice(i * dslice(0, size).length, size)
+    return dslice(number * dslice(0, size).length, size)
 
 
 ds = dslice
@@ -343,7 +346,7 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
             "give it some with `axonym.named(index, axes)`",
         )
     names = index.names if isinstance(index, NamedBase) else (name,) * array.ndim
-    if array.dtype.kind not in "iu":  # the common case first: `jnp.issubdtype` takes longer
+    if array.dtype.kind not in "iu" or array.dtype.itemsize < 4:  # otherwise, skip `jnp.issubdtype`, which takes longer
         if names and array.dtype == np.bool_:
             return "mask", names, array
         array = _as_integer_array(x, name, index)
@@ -373,7 +376,7 @@ def _as_index_array(index: Any) -> Any:
 def _as_integer_array(x: NamedBase, name: str, index: Any) -> Any:
     array = _as_index_array(index)
     if jnp.issubdtype(array.dtype, jnp.integer):
-        return array
+        return widen_integers(array)
     if jnp.issubdtype(array.dtype, jnp.bool_):
         raise make_error(
             TypeError,

@@ -24,7 +24,7 @@ from .._axis import (
     parse_one_axis,
 )
 from .._base import N, NamedBase, check_named, format_shape, is_traced, with_array
-from .._broadcasting import align_axes, apply_to_whole_axes
+from .._broadcasting import align_axes, apply_to_whole_axes, widen_integers
 from .._cache import cached_jit, cached_plan, jit_inline
 from .._format import format_axes, format_value
 from .._operation import replicate_axes, run_operation
@@ -309,7 +309,7 @@ def _parse_repeats(x: NamedBase, dim: int, repeats: Any) -> Any:
     if counts.shape not in ((), (size,)):
         raise ValueError(f"axis {name!r} of {format_shape(x)} has {size} elements, `repeats` has shape {counts.shape}")
     if is_traced(counts):
-        return counts
+        return widen_integers(counts)
     if counts.size and counts.min() < 0:
         raise ValueError(f"axis {name!r} of {format_shape(x)} cannot be repeated a negative number of times")
     return counts.astype(int) if counts.ndim else int(counts)

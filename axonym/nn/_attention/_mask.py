@@ -19,8 +19,8 @@ import numpy as np
 from ..._jax_compat import TRACER
 from ...named._array import NamedArray, is_named_array
 from ...named._axis import Axis, AxisSelector, axis_name, check_matching_sizes, parse_axes
-from ...named._base import format_shape
-from ...named._broadcasting import apply_broadcast
+from ...named._base import format_shape, with_array
+from ...named._broadcasting import apply_broadcast, as_integer, widen_integers
 from ...named._creation import arange, as_plain_number, make_from_indices
 from ...named._shape._broadcast import broadcast_to
 
@@ -95,11 +95,13 @@ class MaskBlock:
 
 
 def check_position(value: Any) -> Any:
-    """Returns an integer, a JAX scalar or a named array, which must have integers."""
-    number = value if is_named_array(value) and value.names else as_plain_number(value)
-    if not jnp.issubdtype(jnp.result_type(getattr(number, "array", number)), jnp.integer):
+    """Returns an integer, a JAX scalar or a named array, which must have integers; differences of them have signs."""
+    if is_named_array(value) and value.names and jnp.issubdtype(value.dtype, jnp.integer):
+        return with_array(value, widen_integers(value.array))
+    number = as_integer(value)
+    if number is None:
         raise TypeError(f"The positions and sizes of a mask are integers, not {value!r}.")
-    return int(number) if isinstance(number, np.integer) else number
+    return number
 
 
 def subtract_positions(first: Any, second: Any) -> Any:
