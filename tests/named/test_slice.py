@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import AxisType
 
 import axonym as nym
+import axonym.haliax as hax
 from axonym import Axis
 
 
@@ -170,3 +171,25 @@ def test_sharded_arrays(mapped, draw):
             if mapped.axis_types[0] == AxisType.Explicit:
                 spec = jax.P(*({"d": "data", "m": "model", "p": None}[letter] for letter in letters))
                 assert result.sharding.spec == spec, name
+
+
+@pytest.mark.parametrize("start", [7, -1])
+def test_slices_past_the_end_of_a_sharded_axis_are_moved_back_inside(mapped, draw, start):
+    def run(x, update, start):
+        row = x["embed", 0]
+        starts = nym.arange(Axis("step", 2)) + start
+        return {
+            "slice": x.slice("batch", start=start, length=4),
+            "several": nym.slice(x, start={"batch": start, "embed": start}, length={"batch": 4, "embed": 2}),
+            "fold": nym.fold(lambda total, i: total + row.slice("batch", start=i, length=4), "step")(update, starts),
+            "vmap": nym.vmap(lambda x: x.slice("batch", start=start, length=4), "embed")(x),
+            "haliax": hax.named(row.array, "batch").slice("batch", start=start, length=4),
+            "update": x.updated_slice({"batch": start, "embed": start}, update),
+            "gradient": nym.grad(lambda update: (row.updated_slice({"batch": start}, update) * row).sum())(update),
+        }
+
+    operands = draw(batch=8, embed=4), draw(batch=4)
+    expected = jax.jit(run)(*operands, start)
+    results = jax.jit(run)(*nym.shard(operands), start)
+    for name, result in results.items():
+        assert np.allclose(result.array, expected[name].array), name

@@ -60,6 +60,7 @@ def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any,
         for window, start in windows:
             dim, length = window.position, window.detail
             if window.kind == "window" or mode == _PROMISED:
+                start = _move_inside(window, start, array.shape[dim])
                 array = jax.lax.dynamic_slice_in_dim(array, start, length, axis=dim)
             else:  # elements over an end are treated as the mode says
                 positions = count_from_front(start, array.shape[dim]) + jnp.arange(length)
@@ -146,6 +147,7 @@ def scatter_values(
             if window.kind == "unchecked window" and mode != _PROMISED:
                 name = names[window.position]
                 return _update_unchecked_window(update_part, array, value, value_names, name, window, start, method)
+            start = _move_inside(window, start, array.shape[window.position])
             part = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
             return _write_slice(array, update_part(part, value, value_names), start, window.position)
 
@@ -285,6 +287,16 @@ def count_from_front(start: Any, size: int) -> Any:
     # Unsigned integers could not hold a position before the front.
     start = start.astype(jnp.promote_types(start.dtype, jnp.int32))
     return jnp.where(start < 0, start + size, start)
+
+
+def _move_inside(window: IndexEntry, start: Any, size: int) -> Any:
+    """Returns the start of a window that does not run over an end.
+
+    `dynamic_slice` moves it too, but in jax 0.10.2 XLA does that for each shard of the result on its own.
+    """
+    if window.kind == "window":
+        return start
+    return jnp.clip(count_from_front(start, size), 0, size - window.detail)
 
 
 def _take_positions(array: Any, dim: int, positions: Any, mode: GatherScatterMode, fill_value: Any = None) -> Any:
