@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from .._jax_compat import is_tracing
 from ..named._arguments import check_callable
 from ..named._array import is_named_array
-from ..named._axis_layout import get_entry_axes, make_spec_entry
+from ..named._axis_layout import count_parts, get_entry_axes, make_spec_entry
 from ..named._base import format_shape
 from ..named._cache import jit_inline
 from ..named._format import format_axes, suggest_name
@@ -112,7 +112,8 @@ def shard_map(
 
     Raises:
         ValueError: When called, if there is no mapping or no mesh, the mesh lacks one of `axis_names`, an array cannot
-            be sharded by the mapping, a result that is not sharded may differ from device to device, or a result has
+            be sharded by the mapping, a result that is not sharded may differ from device to device, a mapped axis of
+            a result is no shard since it comes from an array that the function closes over or makes, or a result has
             lost or gained an axis.
 
     Example:
@@ -318,6 +319,7 @@ def _infer_out_specs(
         by_name = region.restrict(resolve_spec(names, (None,) * len(names), region.mapping, region.mesh))
         if spec is None and check_vma:
             _check_replicated(node, by_name, region)
+            _check_sharded(node, by_name, arguments, region)
         specs.append(by_name if spec is None else spec)
     return jax.tree.unflatten(treedef, specs)
 
@@ -335,3 +337,24 @@ def _check_replicated(node: Any, spec: P, region: _Region) -> None:
             f"none of its axes is mapped; combine the shards with `jax.lax.psum(x, {varying[0]!r})` or the like, "
             "or pass `check_vma=False` if you know that it does not differ",
         )
+
+
+def _check_sharded(node: Any, spec: P, arguments: Sequence[_Argument], region: _Region) -> None:
+    """Raises a ValueError if a result that is the same on all devices is taken for the shards of its mapped axes.
+
+    Only a new array may be both, such as zeros of the size of a shard of an argument.
+    """
+    named_nodes = [argument.node for argument in arguments if is_named_array(argument.node)]
+    full_sizes = {axis.name: axis.size for named_node in named_nodes for axis in named_node.axes}
+    for dim, entry in enumerate(spec):
+        name, mesh_axes = node.names[dim], get_entry_axes(entry)
+        joined_size = node.array.shape[dim] * count_parts(mesh_axes, region.mesh)
+        repeating = set(mesh_axes) - node.array.manual_axis_type.varying
+        if repeating and joined_size != full_sizes.get(name):
+            raise make_error(
+                ValueError,
+                f"the result {format_shape(node)} of `shard_map` is the same on all devices along mesh axis "
+                f"{min(repeating)!r}, so its axis {name!r} is no shard, and would be joined to size {joined_size}; "
+                "give the array from which it comes to the function as an argument, instead of closing over it or "
+                f"making it inside, or leave {name!r} out of the mapping",
+            )

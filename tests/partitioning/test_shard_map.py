@@ -273,3 +273,27 @@ def test_a_later_call_sees_changed_python_values(mesh, monkeypatch):
     assert same(fn(x), 2 * x.array, x.names)
     monkeypatch.setitem(globals(), "scale", 3.0)
     assert same(fn(x), 3 * x.array, x.names)
+
+
+weight = made(embed=4, mlp=8)  # on no mesh: JAX refuses to close over an array on an Explicit mesh
+
+
+@pytest.mark.parametrize("run", [lambda fn: fn, nym.named_jit], ids=["eager", "jit"])
+def test_an_axis_of_full_size_is_not_taken_for_a_shard(mesh, run):
+    x, w = made(batch=8, embed=4), weight
+
+    def refuse(fn, text):
+        with pytest.raises(ValueError, match=text):
+            run(nym.shard_map(fn))(x)
+
+    with nym.axis_mapping({"batch": "data", "mlp": "model"}):
+        text = r"the result \(batch: 2, mlp: 8\) of .* axis 'model', so its axis 'mlp' .* to size 16; give the array"
+        refuse(lambda x: nym.dot(x, w, axis="embed"), text)
+        refuse(lambda x: x["embed", 0] * nym.ones({"batch": 2, "mlp": 8}), text)
+        refuse(lambda x: nym.arange(nym.Axis("batch", 8)), r"the result \(batch: 8\) of .* joined to size 32")
+        run_shards = nym.shard_map(lambda x, w: (nym.dot(x, w, axis="embed"), nym.zeros(x.axes), nym.ones({"pos": 3})))
+        product, zeros, ones = run(run_shards)(x, w)
+        unmapped = run(nym.shard_map(lambda x: nym.dot(x, w, axis="embed"), mapping={"batch": "data"}))(x)
+    assert same(product, np.asarray(x.array) @ np.asarray(w.array), ("batch", "mlp"))
+    assert same(unmapped, product.array, product.names)
+    assert zeros.shape == {"batch": 8, "embed": 4} and ones.shape == {"pos": 3}
