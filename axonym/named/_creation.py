@@ -17,7 +17,7 @@ from ._base import N, NamedBase, check_named, is_traced, with_array
 from ._broadcasting import check_scalar
 from ._cache import cached_jit
 from ._format import format_value
-from ._numpy_input import find_array_problem, is_jax_dtype
+from ._numpy_input import check_values, find_array_problem, is_jax_dtype
 from ._sharding import constrain_sharding, get_out_sharding, place_array
 from ._traceback import make_error
 
@@ -69,6 +69,8 @@ def _fill_array(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: An
         raise make_error(TypeError, f"Several axes are given as a tuple, so {dtype!r} was taken for the dtype.")
     names, sizes = get_names_and_sizes(parse_axes(shape))
     try:
+        for value in values if dtype is not None else ():
+            check_values(value, jnp.dtype(dtype))
         return place_array(cached_jit(_compute_filled, fn, names, sizes, dtype)(*values))
     except TypeError:
         check_dtype(dtype)
@@ -176,8 +178,9 @@ def full_like(x: N, fill_value: Any, dtype: Any = None) -> N:
     """
     check_named(x)
     check_dtype(dtype)
-    filled = jnp.full_like(x.array, as_plain_number(fill_value), dtype, device=_get_like_sharding(x.array))
-    return with_array(x, filled)
+    value = as_plain_number(fill_value)
+    check_values(value, x.dtype if dtype is None else jnp.dtype(dtype))
+    return with_array(x, jnp.full_like(x.array, value, dtype, device=_get_like_sharding(x.array)))
 
 
 def _get_like_sharding(array: Any) -> NamedSharding | None:

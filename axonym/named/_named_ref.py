@@ -15,7 +15,8 @@ from ._axis import Axis, Names
 from ._base import Shape, check_named
 from ._broadcasting import align_axes, split_operand
 from ._format import format_value
-from ._index import At, IndexPlan, check_axes, check_index_range, convert_values, parse_index, plan_index
+from ._index import At, IndexPlan, check_axes, check_index_range, parse_index, plan_index
+from ._numpy_input import check_values
 
 
 class NamedRef:
@@ -241,5 +242,6 @@ def _convert_ref_value(ref: NamedRef, plan: IndexPlan, value: Any) -> Any:
     """Returns a value with the shape, element type and sharding of the elements that it replaces."""
     array, names = split_operand(value)
     check_axes("the value", array, names, plan.names, plan.sizes)
-    array = jnp.broadcast_to(align_axes(convert_values(array, ref.dtype), names, plan.names), plan.sizes)
+    check_values(array, ref.dtype)
+    array = jnp.broadcast_to(align_axes(jnp.asarray(array, ref.dtype), names, plan.names), plan.sizes)
     return jax.reshard(array, jax.typeof(ref.ref).sharding) if _is_ref_sharded(ref) else array

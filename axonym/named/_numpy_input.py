@@ -1,4 +1,4 @@
-"""Checks of NumPy arrays before JAX takes them: masks, dtypes that JAX lacks, and numbers that do not fit."""
+"""Checks of NumPy arrays before JAX takes them, and of values that are put into arrays of another dtype."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.ma import MaskedArray
 
 from ._cache import cached_plan
+from ._traceback import make_error
 
 
 MASK_PROBLEM = (
@@ -72,6 +73,29 @@ def _find_finite_extremes(array: np.ndarray) -> tuple[float, float]:
         array = array[np.isfinite(array)]  # which takes five times as long
         minimum, maximum = array.min(initial=0), array.max(initial=0)
     return minimum.item(), maximum.item()
+
+
+def check_values(value: Any, dtype: Any) -> None:
+    """Checks that elements of a dtype can take a scalar or a plain array, of which no fractions may be lost.
+
+    Raises:
+        TypeError: If the value is a float and the elements are integers, or it is complex and they are not.
+        ValueError: If the value is a known integer beyond the limits of the dtype.
+    """
+    value_dtype = jnp.result_type(value)
+    for kind in (jnp.inexact, jnp.complexfloating):
+        if jnp.issubdtype(value_dtype, kind) and not jnp.issubdtype(dtype, kind):
+            raise make_error(
+                TypeError, f"Elements of {dtype} cannot take values of {value_dtype}; convert either with `astype`."
+            )
+    if isinstance(value, int | np.integer) and jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)
+        if not limits.min <= value <= limits.max:
+            raise make_error(
+                ValueError,
+                f"elements of {dtype} are from {limits.min} to {limits.max} and cannot take {value}; convert the array "
+                "with `astype`",
+            )
 
 
 @cached_plan

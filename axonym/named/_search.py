@@ -15,6 +15,7 @@ from ._broadcasting import check_scalar, get_scalar, widen_integers
 from ._elementwise._arithmetic import split_pair
 from ._format import format_value
 from ._gufunc import apply_gufunc
+from ._numpy_input import check_values
 from ._reduce._apply_reduction import apply_along
 from ._shape._broadcast import broadcast_to, rename
 from ._shape._rearrange import rearrange
@@ -196,6 +197,8 @@ def nonzero(x: N, *, size: Axis | int, fill_value: int | Sequence[int] = 0) -> t
         raise ValueError("`nonzero` needs an array with axes, a scalar has no positions")
     outs = ((hits.name,),) * len(x.names)
     fill = tuple(fill_value) if isinstance(fill_value, Sequence) else fill_value  # to be hashed
+    for value in fill if isinstance(fill, tuple) else (fill,):
+        check_values(value, jnp.result_type(int))
     return apply_gufunc(jnp.nonzero, (x,), (x.names,), outs, size=hits.size, fill_value=fill)
 
 
@@ -403,7 +406,10 @@ def _apply_unique(
     function: Callable[..., Any], x: N, Unique: Axis, fill_value: Any, outs: tuple[Names, ...], **options: Hashable
 ) -> tuple[N, ...]:
     """Applies a function of `jax.numpy` over all axes of an array; the fill value may be traced."""
-    fill = () if fill_value is None else (with_array(x, jnp.asarray(check_scalar(fill_value)), ()),)
+    fill: tuple[N, ...] = ()
+    if fill_value is not None:
+        check_values(check_scalar(fill_value), x.dtype)
+        fill = (with_array(x, jnp.asarray(fill_value), ()),)
     cores = (x.names, *(() for _ in fill))
     return apply_gufunc(_compute_unique, (x, *fill), cores, outs, function=function, size=Unique.size, **options)
 

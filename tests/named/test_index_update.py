@@ -150,3 +150,42 @@ def test_values_are_converted_where_nothing_is_lost():
     half = x.astype(jnp.bfloat16)
     assert half.at["a", 0].set(x["a", 0]).dtype == jnp.bfloat16 and half.at["a", 0].set(0.1).dtype == jnp.bfloat16
     assert whole.at["i", 0].set(True).array[0] == 1 and x.at["a", 0].set(1).dtype == jnp.float32
+
+
+FILLS = {
+    "set": lambda x, value: x.at["i", 0].set(value),
+    "ref": lambda x, value: nym.swap(nym.new_ref(x), ("i", 0), value),
+    "index": lambda x, value: nym.index(x, {"i": nym.named([5], "j")}, mode="fill", fill=value),
+    "pad": lambda x, value: nym.pad(x, {"i": 1}, constant_values=(0, value)),
+    "pad_left": lambda x, value: nym.pad_left(x, "i", Axis("i", 4), value),
+    "linear_ramp": lambda x, value: nym.pad(x, {"i": 1}, mode="linear_ramp", end_values=value),
+    "full_like": nym.full_like,
+    "full": lambda x, value: nym.full(x.axes, value, x.dtype),
+    "unique": lambda x, value: nym.unique(x, Axis("j", 4), fill_value=value),
+    "unique_counts": lambda x, value: nym.unique_counts(x, Axis("j", 4), fill_value=value),
+}
+
+
+@pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS)
+@pytest.mark.parametrize("run", [lambda fn: fn, jax.jit], ids=["eager", "jit"])
+def test_values_that_elements_cannot_take(fill, run):
+    narrow = nym.arange(Axis("i", 3)).astype(jnp.uint8)
+    for value in (np.nan, np.float32(1)):
+        with pytest.raises(TypeError, match="Elements of uint8 cannot take values of float32; convert either with `a"):
+            run(lambda x, value=value: fill(x, value))(narrow)
+    for value in (-1, np.int64(300)):
+        text = f"elements of uint8 are from 0 to 255 and cannot take {value}; convert the array with `astype`"
+        with pytest.raises(ValueError, match=text):
+            run(lambda x, value=value: fill(x, value))(narrow)
+    fill(narrow, 255)
+
+
+def test_fills_of_a_mask_and_of_positions():
+    narrow, mask = nym.arange(Axis("i", 3)).astype(jnp.uint8), nym.named([True, False, True], "i")
+    assert nym.index(narrow, {"i": mask}, fill=0.5).array.tolist() == [0, 0.5, 2]  # as `where` does
+    with pytest.raises(ValueError, match="elements of uint8 are from 0 to 255 and cannot take 300"):
+        nym.index(narrow, {"i": mask}, fill=300)
+    with pytest.raises(TypeError, match="Elements of int32 cannot take values of float32"):
+        nym.nonzero(mask, size=4, fill_value=(0.5,))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="Elements of int32 cannot take values of float32"):
+        nym.where(mask, fill_value=np.nan, new_axis=Axis("j", 4))

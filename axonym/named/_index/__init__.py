@@ -6,7 +6,7 @@ was given for.
 """
 
 from ._at import At as At, Updates as Updates, check_axes as check_axes, index as index, take as take
-from ._gather_scatter import convert_values as convert_values, count_from_front as count_from_front
+from ._gather_scatter import count_from_front as count_from_front
 from ._index_parser import (
     Index as Index,
     IndexPlan as IndexPlan,

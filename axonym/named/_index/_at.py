@@ -12,6 +12,7 @@ from .._base import N, NamedBase, check_named, format_shape, is_traced, with_arr
 from .._broadcasting import split_operand
 from .._cache import cached_jit, make_static_key
 from .._format import format_axes, format_value
+from .._numpy_input import check_values
 from .._traceback import make_error
 from ._gather_scatter import (
     Options,
@@ -147,11 +148,14 @@ class At(Generic[N]):
             return self._gather_elements(options)
         if not self._mask_parts and mode != "fill":
             raise ValueError("`fill` needs a mask, or mode='fill' for indices out of range")
+        value = fill.array if isinstance(fill, NamedBase) else fill
         if mode == "fill":
-            array = fill.array if isinstance(fill, NamedBase) else fill
-            if is_traced(array) or np.ndim(array):
-                raise TypeError(f"With mode='fill', `fill` must be a known number, not {format_value(array)}.")
-            options = (*options, ("fill_value", make_static_key(np.asarray(array).item())))
+            if is_traced(value) or np.ndim(value):
+                raise TypeError(f"With mode='fill', `fill` must be a known number, not {format_value(value)}.")
+            value = np.asarray(value).item()
+            options = (*options, ("fill_value", make_static_key(value)))
+        # With a mask, the result has the common dtype of the elements and `fill`.
+        check_values(value, jnp.result_type(self._x.dtype, value) if self._mask_parts else self._x.dtype)
         return self._gather_filled(fill, options) if self._mask_parts else self._gather_elements(options)
 
     def set(self, value: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False) -> N:
@@ -258,6 +262,8 @@ class At(Generic[N]):
         return self._scatter_values(method, array, names, options)
 
     def _scatter_values(self, method: str, value: Any, names: Names, options: Options, compiled: bool = True) -> N:
+        if method != "apply":
+            check_values(value, self._x.dtype)
         if self._mask_parts:
             masks, mask_names = self._get_masks()
             fn, static, values = scatter_where, (names, method, mask_names), (value, *masks)

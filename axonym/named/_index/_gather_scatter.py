@@ -21,7 +21,6 @@ from .._cache import get_static_value
 from .._operation import name_dims, replicate_axes, run_operation
 from .._reduced_types import get_reduced_axes, list_sharded_axes, set_reduced_axes
 from .._sharding import get_out_sharding, reshard_by_name
-from .._traceback import make_error
 from ._index_parser import WINDOWS, Entries, IndexEntry, IndexPlan
 
 
@@ -158,7 +157,7 @@ def scatter_values(
             kwargs["unique_indices"] = True
         if method == "apply":
             return _apply_to_elements(value, kwargs, part_names, array, index)
-        values = align_axes(convert_values(value, array.dtype), value_names, result_names)
+        values = align_axes(jnp.asarray(value, array.dtype), value_names, result_names)
         if not indices:
             return _UPDATES[method](array, jnp.broadcast_to(values, array.shape, out_sharding=sharding))
         return getattr(array.at[index], method)(values, **kwargs, out_sharding=sharding)
@@ -195,7 +194,7 @@ def scatter_where(
         if method in _SCALING:
             # Scale masked elements by 1: the last `where` drops their results, but not the NaN in their gradients.
             element_mask = gather_elements(names, plan, options, mask, *arrays)
-            value = _broadcast_by_name(convert_values(value, array.dtype), value_names, plan.names, plan.sizes)
+            value = _broadcast_by_name(jnp.asarray(value, array.dtype), value_names, plan.names, plan.sizes)
             value, update_names = jnp.where(element_mask, value, jnp.ones((), value.dtype)), plan.names
         updated = scatter_values(names, plan, options, update_names, method, array, value, *arrays)
         return jnp.where(mask, reshard_by_name(updated, names), reshard_by_name(array, names))
@@ -406,14 +405,3 @@ def _omit_indexed(operand_names: Names, names: Names, plan: IndexPlan) -> Names:
     """Returns names of axes with "" in place of those that are indexed, whose shardings the result does not have."""
     indexed_names = {names[entry.position] for entry in plan.entries}
     return tuple("" if name in indexed_names else name for name in operand_names)
-
-
-def convert_values(value: Any, dtype: Any) -> Any:
-    """Converts a value to an element type; raises a TypeError if it would lose its fractions or imaginary parts."""
-    value = jnp.asarray(value)
-    for kind in (jnp.inexact, jnp.complexfloating):
-        if jnp.issubdtype(value.dtype, kind) and not jnp.issubdtype(dtype, kind):
-            raise make_error(
-                TypeError, f"Elements of {dtype} cannot take values of {value.dtype}; convert either with `astype`."
-            )
-    return value.astype(dtype)

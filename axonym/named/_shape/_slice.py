@@ -14,6 +14,7 @@ from .._broadcasting import apply_to_whole_axes, as_integer, get_scalar
 from .._cache import cached_jit
 from .._format import format_axes, format_value
 from .._index import At, dslice, index
+from .._numpy_input import check_values
 from .._operation import replicate_axes
 from .._sharding import reshard_by_name
 from ._broadcast import rename
@@ -267,8 +268,10 @@ def pad(
         Array with the axes of `x`, some of them longer.
 
     Raises:
-        TypeError: If `pad_width` is not a mapping, a width not an integer, or an option not a single value.
-        ValueError: If an axis is missing or given twice, or a width is negative or not a pair.
+        TypeError: If `pad_width` is not a mapping, a width not an integer, an option not a single value, or the
+            element type of `x` cannot hold a value.
+        ValueError: If an axis is missing or given twice, a width is negative or not a pair, or an integer is too large
+            for the element type.
 
     Example:
         >>> import axonym as nym
@@ -290,12 +293,14 @@ def pad(
             raise TypeError(
                 f"`{name}` of `pad` is one value for all axes, known before compilation, not {format_value(value)}."
             )
+        if name == "end_values":
+            check_values(value, x.dtype)
     if not dims:
         return x
     options = tuple(kwargs.items())
     if mode == "constant":
         # The values are operands: they may be traced, and others need no new program.
-        constants = _parse_constants(constant_values)
+        constants = _parse_constants(x, constant_values)
         return apply_to_whole_axes(_pad_dims, x, dims, widths, mode, options, args=constants)
     return apply_to_whole_axes(_pad_dims, x, dims, widths, mode, options, by_compiler=True)
 
@@ -315,12 +320,15 @@ def _parse_width(x: NamedBase, dim: int, width: Any) -> tuple[int, int]:
     return before, after
 
 
-def _parse_constants(value: Any) -> tuple[Any, ...]:
+def _parse_constants(x: NamedBase, value: Any) -> tuple[Any, ...]:
     """Returns the value to pad with, or the values before and after."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,)
     if not 0 < len(values) < 3:
         raise ValueError(f"`constant_values` is a scalar, or a pair of them, not {format_value(value)}")
-    return tuple(get_scalar("each value of `constant_values`", constant) for constant in values)
+    constants = tuple(get_scalar("each value of `constant_values`", constant) for constant in values)
+    for constant in constants:
+        check_values(constant, x.dtype)
+    return constants
 
 
 def _pad_dims(
