@@ -195,10 +195,16 @@ def is_unknown_cluster_error(error: BaseException) -> bool:
 def is_device_mismatch_error(error: BaseException) -> bool:
     """Returns whether JAX raised because arguments are on different devices, or on other devices than the mesh.
 
-    Relies on three phrases of its messages: seen in jax 0.10.2 and 0.12.0.1. Should they change, users see JAX's own
-    message, without the path of the argument.
+    Relies on phrases of its messages: seen in jax 0.10.2 and 0.12.0.1. Should they change, users see JAX's own message,
+    without the path of the argument.
     """
-    phrases = ("Received incompatible devices", "context mesh", "Mesh for all inputs should be equal")
+    phrases = (
+        "Received incompatible devices",
+        "context mesh",
+        "Mesh for all inputs should be equal",
+        "is not found in mesh",
+        "cannot compute on different meshes",  # of `make_mesh_error`
+    )
     return isinstance(error, ValueError) and any(phrase in str(error) for phrase in phrases)
 
 
@@ -269,7 +275,11 @@ def drop_filtering_note(error: BaseException) -> None:
         notes[:] = [note for note in notes if "JAX_TRACEBACK_FILTERING" not in note]
 
 
-_MERGES_SLICES = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 12)
+_MERGES_SLICES = LOSES_CONSTRAINTS = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 12)
+"""Whether XLA ignores all constraints of a program if an argument is on another Auto mesh of the same devices.
+
+Seen in jax 0.10.2, not in 0.12.0.1. `named_jit` then raises an error instead of replicating results.
+"""
 
 
 def separate_slices(array: Any) -> Any:

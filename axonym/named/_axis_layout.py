@@ -68,8 +68,10 @@ class AxisLayout(NamedTuple):
         """Returns the layout with the axes of both, without the mesh axes over which values are reduced or unreduced.
 
         Raises:
-            ValueError: If they shard an axis differently.
+            ValueError: If they shard an axis differently, or are on different meshes.
         """
+        if self.mesh is not None and other.mesh is not None and self.mesh.shape != other.mesh.shape:
+            raise make_mesh_error(("an operand", self.mesh), ("another", other.mesh))
         mesh_axes = self.mesh_axes
         for name, axes in other.entries:
             if mesh_axes.setdefault(name, axes) != axes:
@@ -186,6 +188,27 @@ def count_parts(axes: Iterable[Any], mesh: MeshLike) -> int:
 def round_up(size: int, parts: int) -> int:
     """Returns the next size that is divisible by a number of parts."""
     return -(-size // parts) * parts
+
+
+def format_mesh(mesh: MeshLike) -> str:
+    """Returns the axes of a mesh with their sizes."""
+    return format_axes(tuple(map(str, mesh.axis_names)), tuple(mesh.shape.values()))
+
+
+def format_mesh_types(mesh: MeshLike) -> str:
+    """Returns the axes of a mesh with their sizes and types."""
+    if mesh.empty:
+        return "no mesh"
+    types = ", ".join(dict.fromkeys(kind.name for kind in mesh.axis_types))
+    return f"{format_mesh(mesh)} of {types} axes"
+
+
+def make_mesh_error(*places: tuple[str, MeshLike]) -> ValueError:
+    """Makes the error for arrays, each with a label, that are on different meshes."""
+    places_text = ", ".join(f"{label} on {format_mesh_types(mesh)}" for label, mesh in places)
+    return make_error(
+        ValueError, f"cannot compute on different meshes: {places_text}; move arrays to one of them with `shard`"
+    )
 
 
 def format_mesh_axes(axes: Iterable[Any], mesh: MeshLike) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._jax_compat import is_sharding_type_error
 from ._axis import Names, Operand, check_matching_sizes, check_rank
-from ._axis_layout import get_entry_axes
+from ._axis_layout import get_entry_axes, make_mesh_error
 from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_jit, cached_plan, jit_inline
 from ._format import format_axes, format_value, suggest_name
@@ -206,10 +206,24 @@ def apply_binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
             return with_array(x, fn(x_array, y_array))
         except Exception as error:  # the class that JAX raises is not public
             if not is_sharding_type_error(error):
+                _check_meshes(x, y)
                 raise
         # On an Explicit mesh the operands are sharded differently, which the planned call resolves by name.
     call, names = plan_broadcast(fn, (names, x_sizes), (y.names, y_sizes))
-    return with_array(x, call(x_array, y_array), names)
+    try:
+        return with_array(x, call(x_array, y_array), names)
+    except Exception:
+        _check_meshes(x, y)
+        raise
+
+
+def _check_meshes(*operands: Any) -> None:
+    """Raises a ValueError if arrays are on different meshes, since the errors of JAX do not name the arrays."""
+    places = [(format_shape(x), jax.typeof(x.array).sharding.mesh) for x in operands if isinstance(x, NamedBase)]
+    places.append(("the result", jax.sharding.get_abstract_mesh()))
+    places = [(label, mesh) for label, mesh in dict.fromkeys(places) if not mesh.empty]
+    if any(mesh != places[0][1] for _, mesh in places):
+        raise make_mesh_error(*places) from None
 
 
 def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
@@ -232,7 +246,11 @@ def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
             if not isinstance(x, NamedBase):
                 check_scalar(x)
     call, names = plan_broadcast(fn, *shapes)
-    return with_array(template, call(*arrays), names)
+    try:
+        return with_array(template, call(*arrays), names)
+    except Exception:
+        _check_meshes(*operands)
+        raise
 
 
 _NO_AXES: Operand = ((), ())

@@ -7,8 +7,12 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .._jax_compat import is_tracing
-from ..named._axis_layout import MeshLike as MeshLike
-from ..named._format import format_axes, format_value, suggest_name
+from ..named._axis_layout import (
+    MeshLike as MeshLike,
+    format_mesh as format_mesh,
+    format_mesh_types as format_mesh_types,
+)
+from ..named._format import format_value, suggest_name
 from ..named._traceback import make_error
 
 
@@ -69,19 +73,6 @@ def describe_mixed_types(where: str, axes: Iterable[str], mesh: MeshLike | None)
         f"{where} is sharded over mesh axes {mixed_axes}, a mix that JAX does not keep in compiled functions; use "
         "mesh axes of one type for it, or make both of the same type by `axis_types`"
     )
-
-
-def format_mesh(mesh: MeshLike) -> str:
-    """Returns the axes of a mesh with their sizes."""
-    return format_axes(tuple(map(str, mesh.axis_names)), tuple(mesh.shape.values()))
-
-
-def format_mesh_types(mesh: MeshLike) -> str:
-    """Returns the axes of a mesh with their sizes and types."""
-    if mesh.empty:
-        return "no mesh"
-    types = ", ".join(dict.fromkeys(kind.name for kind in mesh.axis_types))
-    return f"{format_mesh(mesh)} of {types} axes"
 
 
 def check_mesh_axes(mesh: MeshLike, names: Iterable[str]) -> None:

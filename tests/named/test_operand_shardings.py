@@ -148,6 +148,27 @@ def test_ambiguous_shardings_are_errors_that_name_the_axes(case: str):
             call(**sharded)
 
 
+def test_operands_on_two_meshes_are_named(explicit_mesh):
+    x = nym.shard(make_operands()["x"], MAPPING)
+    with jax.set_mesh(None):
+        other_mesh = nym.create_mesh((8,), ("all",), axis_types="explicit")
+        other = nym.shard(make_operands()["x"], {"batch": "all"}, other_mesh)
+        text = (
+            "cannot compute on different meshes: {} on (data: 4, model: 2) of Explicit axes, {} on (all: 8) of Explicit"
+        )
+        for run in (lambda: x + other, lambda: nym.where(x > 0, x, other)):
+            with pytest.raises(ValueError, match=escape(text.format("(batch: 8, embed: 4)", "(batch: 8, embed: 4)"))):
+                run()
+        with pytest.raises(ValueError, match=escape(text.format("(batch: 8, embed: 4)", "(batch: 8)"))):
+            x * other["embed", 0]
+        with pytest.raises(ValueError, match=escape(text.format("an operand", "another"))):
+            nym.dot(x, other.rename({"batch": "row"}), axis="embed")
+    with pytest.raises(
+        ValueError, match=r", the result on \(data: 4, model: 2\) of Explicit axes; move arrays to one of"
+    ):
+        other + other
+
+
 def test_a_mapping_decides_where_operands_are_sharded_differently():
     operands = make_operands()
     x, other = nym.shard(operands["x"], {"batch": "data"}), nym.shard(operands["u"], {"batch": "model"})

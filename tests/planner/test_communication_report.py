@@ -219,7 +219,7 @@ def test_a_report_is_a_table_a_page_and_json(compiled, tmp_path):
     page = report.to_html(tmp_path / "page.html").read_text()
     assert page.count("<tr") == 9
     assert "dot(embed -&gt; mlp)" in page
-    assert "nothing is sent" in str(communication_report(jax.jit(jnp.sin), jnp.ones(8)))
+    assert "the program sends nothing" in str(communication_report(jax.jit(jnp.sin), jnp.ones(8)))
 
 
 def test_equal_rows_are_one_with_a_count(mesh, tmp_path):
@@ -319,6 +319,17 @@ def test_the_error_stream_is_left_to_other_threads():
         programs = [pool.submit(communication_report, nym.named_jit(lambda x: x + 1), jnp.ones(n)) for n in range(1, 9)]
     assert [one.result().bytes for one in programs] == [0] * 8
     assert os.path.samestat(before, os.fstat(2))
+
+
+def test_arguments_moved_before_the_program_are_reported(mesh):
+    fn = nym.named_jit(lambda x: x * 2, in_axis_resources={"batch": "data"}, out_axis_resources={"batch": "data"})
+    x = nym.shard(nym.ones({"batch": 8, "embed": 4}), {"embed": "model"}, nym.create_mesh((4, 2), ("rows", "model")))
+    report = communication_report(fn, x)
+    assert report.moved_bytes == report.to_dict()["moved_bytes"] == 2 * 4 * 4 and not report.collectives
+    assert "cpu devices; the program sends nothing between devices\n" in str(report)
+    assert "Arguments moved before the program, not counted: 32 B on each device" in str(report)
+    moved = communication_report(fn, nym.shard(x, {"batch": "data"}))
+    assert moved.moved_bytes == 0 and "Arguments moved" not in str(moved)
 
 
 def test_wrong_arguments_are_refused():

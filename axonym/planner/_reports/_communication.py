@@ -7,7 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from ...named._format import suggest_name
+from ...partitioning._leaves import count_array_bytes
 from ...report._format import format_bytes
 from ...report._table import Grid, GridPage, GridRow, PrintedReport, format_html_page
 from ...report._write_file import write_html_page
@@ -45,6 +48,7 @@ class CommunicationReport(PrintedReport):
         rematerializations: The arrays that the compiler replicates since it knows no direct way between two shardings.
             They are read from the log of the compiler, so there are none for a program that was compiled before.
         names: The names of the axes of the arguments; the `axes` of each collective are among them.
+        moved_bytes: The bytes of arguments that are moved before the program runs, as `in_axis_resources` does.
 
     Example:
         >>> import axonym as nym
@@ -62,6 +66,7 @@ class CommunicationReport(PrintedReport):
     platform: str = ""
     rematerializations: tuple[Rematerialization, ...] = ()
     names: tuple[str, ...] = ()
+    moved_bytes: int = 0
 
     @property
     def bytes(self) -> int:
@@ -117,6 +122,7 @@ class CommunicationReport(PrintedReport):
         return {
             "bytes": self.bytes,
             "sent_bytes": self.sent_bytes,
+            "moved_bytes": self.moved_bytes,
             "mesh": dict(self.mesh),
             "platform": self.platform,
             "collectives": collectives,
@@ -165,12 +171,14 @@ class CommunicationReport(PrintedReport):
         if self.platform:
             mesh += f" of {self.platform} devices"
         if not self.collectives:
-            return f"{mesh}; nothing is sent between devices"
+            return f"{mesh}; the program sends nothing between devices"
         return (
             f"{mesh}; {format_bytes(self.bytes)} on each device from collectives, {format_bytes(self.sent_bytes)} sent"
         )
 
     def _format_notes(self) -> Iterator[str]:
+        if self.moved_bytes:
+            yield f"Arguments moved before the program, not counted: {format_bytes(self.moved_bytes)} on each device"
         by_axes = self.count_bytes("mesh_axes")
         if len(by_axes) > 1:
             parts = (f"{', '.join(axes) or 'unknown'} {format_bytes(size)}" for axes, size in by_axes.items())
@@ -223,7 +231,23 @@ def communication_report(fn: Any, /, *args: Any, **kwargs: Any) -> Communication
         platform=program.platform,
         rematerializations=read_rematerializations(program.log),
         names=tuple(axes.sizes),
+        moved_bytes=_count_moved_bytes((args, kwargs), (program.args, program.kwargs)),
     )
+
+
+def _count_moved_bytes(arguments: Any, placed: Any) -> int:
+    """Returns the bytes on one device of arguments that the program takes with another sharding than they have."""
+    arrays, shapes = jax.tree.leaves(arguments), jax.tree.leaves(placed)
+    if len(arrays) != len(shapes):  # of a function that was lowered before, or with static arguments
+        return 0
+    size = 0
+    for array, shape in zip(arrays, shapes, strict=True):
+        sharding = getattr(shape, "sharding", None)  # None if the program does not use the argument
+        if sharding is None or not isinstance(array, jax.Array) or not array.committed:
+            continue
+        if not sharding.is_equivalent_to(array.sharding, array.ndim):
+            size += count_array_bytes(array.dtype, sharding.shard_shape(array.shape))
+    return size
 
 
 def _group_alike(collectives: Sequence[Collective]) -> list[list[Collective]]:

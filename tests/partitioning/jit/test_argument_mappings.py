@@ -14,6 +14,7 @@ from jax.scipy.sparse.linalg import cg
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import axonym as nym
+from axonym._jax_compat import LOSES_CONSTRAINTS
 
 
 ROWS, COLUMNS = {"batch": "data"}, {"embed": "model"}
@@ -81,6 +82,28 @@ def test_without_a_mapping_for_arguments_one_that_is_elsewhere_is_named(mesh, pl
             fn(given, nym.shard(array(), ROWS))
         assert isinstance(caught.value.__context__, ValueError)
     assert lies(fn({"w": nym.shard(given["w"], ROWS)}, nym.shard(array(), ROWS)), "data", None)
+
+
+def test_a_mapping_is_never_ignored_for_an_argument_on_a_mesh_of_other_axes(mesh):
+    there = array(PLACES["other axes"](mesh))
+    double, keep = nym.named_jit(lambda x: x * 2, ROWS), nym.named_jit(lambda x: x, ROWS)
+    assert lies(double(nym.shard(array(), ROWS)), "data", None)
+    if mesh.axis_types[0] == AxisType.Auto and not LOSES_CONSTRAINTS:
+        assert lies(double(there), "data", None) and lies(keep(there), "data", None)
+    else:
+        text = r"x, float32\[8, 4\], is on the mesh \(all: 8\) of .*; the active mesh is \(data: 4, model: 2\).*`shard`"
+        with pytest.raises(ValueError, match=text):
+            double(there)
+    assert lies(keep(nym.shard(there, COLUMNS)), "data", None)
+
+
+def test_an_explicit_argument_on_a_mesh_of_other_axes_is_named(auto_mesh):
+    there = array(on(Mesh(auto_mesh.devices.reshape(8), "all", axis_types=(AxisType.Explicit,)), "all"))
+    with (
+        jax.set_mesh(auto_mesh),
+        pytest.raises(ValueError, match=r"`<lambda>`: x, float32.*, is on the mesh \(all: 8\)"),
+    ):
+        nym.named_jit(lambda x: x, ROWS)(there)
 
 
 def test_a_plain_array_that_is_elsewhere_stays_there_and_is_named(mesh):
