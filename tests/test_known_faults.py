@@ -20,7 +20,7 @@ import pytest
 from jax.experimental import checkify
 from jax.experimental.ode import odeint
 from jax.scipy.sparse.linalg import cg
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "known-faults.md"
@@ -95,6 +95,13 @@ def test_an_update_along_an_axis_that_has_just_been_sharded(auto_mesh):
             x = put(auto_mesh, P(), 8, 4)
             is_right = np.allclose(jax.jit(fn)(x), fn(x), rtol=1e-4)
             assert is_right == (VERSION >= (0, 12))  # fixed in jax 0.12
+
+
+def test_an_array_of_an_explicit_mesh_moved_to_one_device(explicit_mesh):
+    x, device = put(explicit_mesh, P("data"), 8), jax.devices()[0]
+    with pytest.raises(ValueError, match="Length of device assignment 1 is not equal to the size of the mesh 8"):
+        jax.device_put(x, device) + 1
+    assert np.array_equal(jax.device_put(x, jax.sharding.SingleDeviceSharding(device)) + 1, np.asarray(x) + 1)
 
 
 def test_the_gradient_of_a_constraint_outside_of_jit():
@@ -175,6 +182,18 @@ def test_the_gradient_of_a_transform_fails_for_its_layout(explicit_mesh, transfo
         assert gradient(x).shape == (8, 4)
         with pytest.raises(jax.errors.JaxRuntimeError, match="IsMonotonicWithDim0Major"):
             jax.jit(gradient)(x).block_until_ready()
+
+
+@ON_CPU
+def test_a_transform_and_its_inverse_fail_for_their_layout(mesh):
+    x, filters = put(mesh, P("data", "model"), 8, 8), put(mesh, P("data", "model"), 8, 8)
+
+    def solve(x, filters):
+        return jnp.fft.ifft(jnp.fft.fft(x) / filters).real
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="IsMonotonicWithDim0Major"):
+        jax.jit(solve)(x, filters).block_until_ready()
+    np.testing.assert_allclose(solve(x, filters), solve(np.asarray(x), np.asarray(filters)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("transform", [jnp.fft.irfft, jnp.fft.hfft, jnp.fft.rfft])
@@ -310,6 +329,14 @@ def test_a_scatter_of_parts_of_unequal_size(auto_mesh):
     x = put(auto_mesh, P(), 3)
     gradient, right = jax.jit(jax.grad(compute_loss))(x), jax.grad(compute_loss)(np.asarray(x))
     assert np.array_equal(np.isclose(gradient, right), [False, True, True])
+
+
+def test_an_argument_on_another_mesh(auto_mesh):
+    x = put(auto_mesh, P("model", "data"), 8, 8)
+    with jax.set_mesh(Mesh(auto_mesh.devices.reshape(2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)):
+        doubled = jax.jit(lambda x: jax.lax.with_sharding_constraint(x * 2, P("b")))(x)
+        assert not isinstance((x + 1).sharding, NamedSharding)
+    assert doubled.sharding.is_fully_replicated == (VERSION < (0, 12))
 
 
 def is_right_if_sharded(fn, *arrays):

@@ -387,6 +387,14 @@ def test_an_array_moves_between_meshes_of_two_kinds(auto_mesh, explicit_mesh):
                 np.testing.assert_array_equal(np.asarray(y + nym.ones_like(y)), VALUES + 1)
 
 
+def test_an_array_moves_from_an_explicit_mesh_to_one_device(mesh, explicit_mesh):
+    with jax.set_mesh(None):
+        x = nym.shard(nym.NamedArray(VALUES, NAMES), MAPPING, explicit_mesh)
+        one_device = nym.create_mesh((1,), ("data",), axis_types=mesh.axis_types[0], devices=jax.devices()[:1])
+        y = nym.shard(x, {"batch": "data"}, one_device)
+        np.testing.assert_array_equal(np.asarray(y + 1), VALUES + 1)
+
+
 @pytest.mark.parametrize("kinds", [(AxisType.Explicit, AxisType.Auto), (AxisType.Auto, AxisType.Explicit)])
 def test_on_a_mesh_of_both_kinds(kinds):
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=kinds)
