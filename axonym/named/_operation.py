@@ -13,7 +13,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ._axis import Names
-from ._axis_layout import AxisLayout, MeshAxes, get_axes_of_type, read_layout
+from ._axis_layout import AxisLayout, MeshAxes, count_parts, get_axes_of_type, get_entry_axes, read_layout
 from ._base import is_traced
 from ._sharding import get_mesh_axes, get_out_sharding, mapping_context, reshard_by_name
 
@@ -40,7 +40,8 @@ def run_operation(
             "", are not sharded: axes of other sizes than in the operands, for example. None leaves all results as JAX
             infers them.
         *arrays: The arrays.
-        whole: Names of axes that `fn` needs whole: on an Explicit mesh they are replicated for it.
+        whole: Names of axes that `fn` needs whole: on an Explicit mesh they are replicated for it, and in results
+            of sizes that their mesh axes do not divide.
         by_compiler: Whether JAX lacks sharding rules for `fn` or its gradient, so that on an Explicit mesh the compiler
             has to shard it.
         misses_auto_shards: Whether XLA computes `fn` wrongly along axes in `whole` that are sharded over Auto mesh
@@ -66,7 +67,7 @@ def run_operation(
         result = fn(*arrays)
         if results is None:
             return result
-        place = functools.partial(_place_result, auto_whole=whole if misses_auto_shards else ())
+        place = functools.partial(_place_result, whole=whole, auto_whole=whole if misses_auto_shards else ())
         if isinstance(results, list):
             return tuple(place(array, names) for array, names in zip(result, results, strict=True))
         return jax.tree.map(lambda array: place(array, results), result)
@@ -84,7 +85,7 @@ class _OperandLayout(NamedTuple):
     def gather(self, array: Any, names: Names, reduced: bool) -> Any:
         return array
 
-    def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding:
+    def get_out_sharding(self, names: Names, sizes: tuple[int | None, ...]) -> NamedSharding:
         return self.layout.sharding(names, sizes)
 
     get_sharding = get_out_sharding
@@ -199,9 +200,13 @@ def name_dims(array: Any) -> Names:
     return tuple(map(str, range(array.ndim)))
 
 
-def _place_result(array: Any, names: Names, auto_whole: Collection[str]) -> Any:
+def _place_result(array: Any, names: Names, whole: Collection[str], auto_whole: Collection[str]) -> Any:
     """Returns a result sharded by its names: all on an Explicit mesh, those in `auto_whole` on an Auto one."""
     names = _pad_names(names, array.ndim)
+    for dim, name in enumerate(names):
+        sharding = get_out_sharding((name,), (None,)) if name in whole else None
+        if sharding is not None and array.shape[dim] % count_parts(get_entry_axes(sharding.spec[0]), sharding.mesh):
+            names = (*names[:dim], "", *names[dim + 1 :])
     array = reshard_by_name(array, names)
     if auto_whole:
         # Replicated first, or XLA would shard `fn` itself as it shards the result.

@@ -26,7 +26,7 @@ class Ambient(Protocol):
         """Returns a parameter with the sharding of its names; its gradient is sharded as the stored parameter."""
         ...
 
-    def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+    def get_out_sharding(self, names: Names, sizes: tuple[int | None, ...]) -> NamedSharding | None:
         """Returns the sharding that an operation must pass to JAX on an Explicit mesh; None on any other."""
         ...
 
@@ -75,7 +75,7 @@ def gather_parameter(parameter: N, *, may_be_reduced: bool = True) -> N:
     return with_array(parameter, ambient.gather(parameter.array, parameter.names, may_be_reduced))
 
 
-def get_out_sharding(names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+def get_out_sharding(names: Names, sizes: tuple[int | None, ...]) -> NamedSharding | None:
     """Returns the `out_sharding` that an operation must pass to JAX: None unless a mesh axis is Explicit."""
     ambient = mapping_context.value
     return None if ambient is None else ambient.get_out_sharding(names, sizes)

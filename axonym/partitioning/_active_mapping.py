@@ -137,7 +137,7 @@ class ActiveMapping(tuple[object]):
             return gather_reduced(array, resolve_sharding(names, array.shape, self.mapping, mesh), batch_axes)
         return shard_array(array, names, self.mapping)
 
-    def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+    def get_out_sharding(self, names: Names, sizes: tuple[int | None, ...]) -> NamedSharding | None:
         mesh = get_abstract_mesh()
         if mesh is None or AxisType.Explicit not in mesh.axis_types:
             return None

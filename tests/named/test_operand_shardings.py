@@ -116,7 +116,6 @@ UNEVEN = (
 )
 TEXTS = {
     "concatenate": (lambda x, u, **_: nym.concatenate("batch", [x, u["batch", 0:3]]), UNEVEN.format(11)),
-    "pad": (lambda x, **_: nym.pad(x, {"batch": (0, 1)}), UNEVEN.format(9)),
     "dot": (
         lambda x, rows, **_: nym.dot(x, rows, axis="embed"),
         "axes 'batch' and 'row' of (batch: 8, row: 8) are both sharded over mesh axis 'data'; state the sharding of "

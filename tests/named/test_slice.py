@@ -1,5 +1,6 @@
 """Windows of an array, read and replaced, against `jax.lax.dynamic_slice` and `dynamic_update_slice`."""
 
+import contextlib
 from re import escape
 
 import jax
@@ -193,3 +194,29 @@ def test_slices_past_the_end_of_a_sharded_axis_are_moved_back_inside(mapped, dra
     results = jax.jit(run)(*nym.shard(operands), start)
     for name, result in results.items():
         assert np.allclose(result.array, expected[name].array), name
+
+
+@pytest.mark.parametrize("mapping", [{"batch": "data"}, None], ids=["mapped", "as operands"])
+def test_an_axis_of_a_size_that_does_not_fit_is_whole_until_it_is_sliced(mesh, draw, mapping):
+    def run(x):
+        padded = nym.pad(x, {"batch": 1}, mode="wrap")
+        return {
+            "wrap": padded["batch", 2:] - padded["batch", :-2],
+            "constant": nym.pad(x, {"batch": (0, 1)})["batch", 1:],
+            "roll": nym.roll(nym.pad(x, {"batch": 1}, mode="edge"), 1, "batch")["batch", 1:9],
+            "repeat": nym.repeat(x, 3, "batch", total_repeat_length=18)["batch", 2:10],
+        }
+
+    def compute_loss(x):
+        return sum((array**2).sum() for array in run(x).values())
+
+    x = draw(batch=8, embed=4)
+    with jax.set_mesh(None):
+        expected = run(x), nym.grad(compute_loss)(x)
+    sharded = nym.shard(x, {"batch": "data"})
+    with nym.axis_mapping(mapping) if mapping else contextlib.nullcontext():
+        results = jax.jit(lambda x: (run(x), nym.grad(compute_loss)(x)))(sharded)
+        outside = nym.pad(sharded, {"batch": 1}, mode="wrap")["batch", 1:-1]
+    for result, other in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(result, other, rtol=1e-5)
+    assert same(outside, x.array, x.names)
