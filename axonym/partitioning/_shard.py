@@ -115,13 +115,22 @@ def auto_sharded(tree: T, mesh: MeshLike | None = None) -> T:
     Returns:
         The tree with the same values; see `shard`.
 
+    Raises:
+        TypeError: If a mapping is given in place of a mesh.
+
     Example:
         >>> import axonym as nym
         >>> x = nym.zeros({"batch": 8})
         >>> nym.auto_sharded(x) is x
         True
     """
-    return shard_by_mapping(tree, as_mapping(None), mesh)
+    if isinstance(mesh, Mapping):
+        raise make_error(
+            TypeError,
+            "`auto_sharded` shards by the active mapping and takes no other; use `shard(tree, mapping)`, or "
+            "`axis_mapping` around the call.",
+        )
+    return shard_by_mapping(tree, as_mapping(None), check_mesh(mesh))
 
 
 def shard_with_axis_mapping(tree: T, mapping: ResourceMapping, mesh: MeshLike | None = None) -> T:

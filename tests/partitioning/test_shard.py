@@ -421,3 +421,8 @@ def test_without_a_mapping_or_a_mesh_auto_sharded_does_nothing(mesh):
     assert nym.auto_sharded(x, mesh) is x
     with jax.set_mesh(None), nym.axis_mapping(MAPPING):
         assert nym.auto_sharded(x) is x
+    for mapping in ({}, MAPPING):
+        with pytest.raises(
+            TypeError, match=r"`auto_sharded` shards by the active mapping and takes no other; use `shard"
+        ):
+            nym.auto_sharded(x, mapping)  # pyright: ignore[reportArgumentType]
