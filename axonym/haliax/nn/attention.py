@@ -34,7 +34,8 @@ def causal_mask(QPos: Axis, KPos: Axis, q_start: Any = 0, k_start: Any = 0) -> A
                [ True,  True]], dtype=bool)
     """
     if any(getattr(start, "names", ()) for start in (q_start, k_start)):
-        return convert_result(nn.AttentionMask.causal(q_start, k_start).materialize(QPos, KPos))
+        mask = nn.AttentionMask.causal(q_start, k_start).materialize(QPos, KPos)
+        return convert_result(mask.rearrange((QPos, ..., KPos)))
     return convert_result(nn.causal_mask(QPos, KPos, q_start, k_start))
 
 
@@ -156,12 +157,14 @@ def prefix_lm_mask(QSeqLen: Axis, KSeqLen: Axis, prefix_len: int, q_start: int =
         Array([[ True,  True],
                [ True,  True]], dtype=bool)
     """
-    prefix = arange(KSeqLen, start=k_start) < prefix_len
-    return convert_result(nn.causal_mask(QSeqLen, KSeqLen, q_start, k_start) | prefix)
+    is_prefix = arange(KSeqLen) < prefix_len
+    return convert_result(is_prefix | nn.causal_mask(QSeqLen, KSeqLen, q_start, k_start))
 
 
 def forgetful_causal_mask(KPos: Axis, mask_prob: float, sample_prob: bool = True, *, key: Any) -> Any:
     """Returns a mask that is False for random keys, and never for the first one.
+
+    With `sample_prob`, the share of these keys is drawn below `mask_prob`, except that 1 hides all of them.
 
     Example:
         >>> import axonym.haliax as hax
@@ -170,7 +173,9 @@ def forgetful_causal_mask(KPos: Axis, mask_prob: float, sample_prob: bool = True
         True
     """
     prob_key, mask_key = random.split(key, 2)
-    probability = random.uniform(prob_key, (), maxval=mask_prob) if sample_prob else named(mask_prob, ())
+    probability = named(mask_prob, ())
+    if sample_prob and mask_prob != 1:
+        probability = random.uniform(prob_key, (), maxval=mask_prob)
     is_kept = random.bernoulli(mask_key, KPos, 1 - probability)
     return convert_result(is_kept | (arange(KPos) == 0))
 
