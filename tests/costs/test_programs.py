@@ -39,7 +39,9 @@ def named_of(jaxpr, name):
 
 @pytest.mark.parametrize("what", ["equations", "instructions", "bytes accessed"])
 def test_a_decoder_has_no_more_than_by_hand(pair, what):
-    assert 0 < pair["Axonym"][1][what] <= pair["JAX"][1][what]
+    # Each layer computes the mask, in three equations, which the compiler shares; by hand there is one mask.
+    masks = 3 * (SMALL.layers - 1) if what == "equations" else 0
+    assert 0 < pair["Axonym"][1][what] <= pair["JAX"][1][what] + masks
 
 
 def test_a_decoder_needs_no_more_memory_than_by_hand(pair):

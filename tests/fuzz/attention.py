@@ -250,8 +250,8 @@ def attend_plainly(case: Case) -> dict[str, np.ndarray]:
     scores = scores + arrays.get("bias", 0)
     allowed = np.ones_like(scores, bool) if case.mask is None else np.broadcast_to(case.mask.array, scores.shape)
     has_keys = allowed.any(key_dim, keepdims=True)
-    weights = np.where(allowed | ~has_keys, np.exp(np.where(has_keys, scores, 0)), 0)
-    total = weights.sum(key_dim, keepdims=True)
+    weights = np.where(allowed, np.exp(scores), 0)
+    total = np.where(has_keys, weights.sum(key_dim, keepdims=True), 1)
     weights = weights / total
     averages = (weights * value).sum(key_dim, keepdims=True)
     shares = 1.0  # of keys, the rest being that of the sink
@@ -263,7 +263,7 @@ def attend_plainly(case: Case) -> dict[str, np.ndarray]:
     d_averages = factors * shares
     d_log_total = (factors * averages).sum(out_dim, keepdims=True) * shares * (1 - shares)
     d_weights = (d_averages * value).sum(out_dim, keepdims=True)
-    d_scores = weights * (d_weights - (weights * d_weights).sum(key_dim, keepdims=True) + d_log_total) * has_keys
+    d_scores = weights * (d_weights - (weights * d_weights).sum(key_dim, keepdims=True) + d_log_total)
     d_products = d_scores * slope
     results |= {
         "query": d_products * scale * key,

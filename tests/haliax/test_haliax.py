@@ -416,6 +416,20 @@ def test_attention_needs_distinct_axes():
         hax.nn.attention.dot_product_attention("key_pos", "head_dim", k, k, k)
 
 
+def test_a_query_whose_keys_a_bias_hides_is_not_nan():
+    q, k = hax.ones({"pos": 2, "head_dim": 4}), hax.ones({"key_pos": 3, "head_dim": 4})
+    is_hidden = hax.arange(hax.Axis("pos", 2)) < 1
+    bias = hax.where(is_hidden.broadcast_axis(hax.Axis("key_pos", 3)), -jax.numpy.inf, 0.0)
+
+    def attend(q):
+        result = hax.nn.attention.dot_product_attention("key_pos", "head_dim", q, k, k, bias=bias)
+        return hax.sum(result).scalar(), result
+
+    gradient, result = jax.grad(attend, has_aux=True)(q)
+    assert result.rearrange(("pos", "head_dim")).array.tolist() == [[0.0] * 4, [1.0] * 4]
+    assert not jax.numpy.isnan(gradient.array).any()
+
+
 def test_reused_and_static_arrays_are_found():
     class Shared(eqx.Module):
         first: Any

@@ -88,6 +88,23 @@ def test_blocks_equal_all_scores_at_once(draw, case):
     assert_equal(differentiate("blocked", inputs, **options), differentiate("plain", inputs, **options))
 
 
+@pytest.mark.parametrize("implementation", ["plain", "blocked", "jax"])
+def test_a_bias_hides_keys_as_a_mask_does(draw, implementation):
+    """Also all keys of a query, by itself or together with a mask: its result and its gradients are zero then."""
+    inputs, QueryKeys = draw_inputs(draw), (Pos, KeyPos)
+    is_shown = nym.named(draw.random.random((10, 12)) > 0.3, QueryKeys) & (nym.arange(Pos) != 4)
+    causal = nym.nn.causal_mask(*QueryKeys)
+    expected = differentiate("plain", inputs, mask=is_shown & causal)
+    lowest = [float(jnp.finfo(dtype).min) for dtype in (jnp.float32, jnp.bfloat16)]
+    hidden = nym.named([-jnp.inf, *lowest, -jnp.inf], Batch)
+    bias = nym.where(is_shown, 0.0, hidden.broadcast_axis(QueryKeys))
+    for mask in (causal, Mask.causal()):
+        result = differentiate(implementation, inputs, mask=mask, bias=bias)
+        assert_equal((result[0][0], result[1]), (expected[0][0], expected[1]))
+        assert jnp.isfinite(result[0][1]["bias"].array).all()
+    assert not result[1]["pos", 4].array.any()
+
+
 @pytest.mark.parametrize(("sharded", "case"), [("heads", "all"), ("pos", "window")])
 def test_blocks_are_sharded_by_the_mapping(draw, mesh, sharded, case):
     inputs, options = draw_inputs(draw), list_blocked_cases(draw)[case]
@@ -152,6 +169,26 @@ def test_blocks_of_low_precision_are_summed_in_float32(draw):
     assert set(re.findall(r":(\w+)\[[^]]*\] = exp\b", jaxpr)) == {"f32"}
 
 
+@pytest.mark.parametrize(
+    ("query_dtype", "key_dtype", "value_dtype", "tolerance"),
+    [
+        ("float32", "float8_e4m3fn", "float8_e5m2", 1e-5),
+        ("float32", "bfloat16", "float16", 1e-5),
+        ("bfloat16", "float8_e5m2", "float8_e4m3fn", 0.03),
+        ("bfloat16", "float32", "float32", 0.03),
+    ],
+)
+def test_results_have_the_dtype_of_the_query(draw, query_dtype, key_dtype, value_dtype, tolerance):
+    dtypes = query_dtype, key_dtype, value_dtype
+    low = tuple(x.astype(dtype) for x, dtype in zip(draw_inputs(draw), dtypes, strict=True))
+    exact = attend("plain", *(x.astype("float32") for x in low), Mask.causal())
+    for implementation in ("plain", "blocked"):
+        (gradients, _), result = differentiate(implementation, low, mask=Mask.causal())
+        assert result.dtype == query_dtype
+        assert tuple(gradient.dtype for gradient in gradients) == dtypes
+        assert_equal(result.astype("float32"), exact, tolerance)
+
+
 def test_blocks_that_no_query_attends_to_are_skipped(draw):
     query, key, value = draw_inputs(draw, Pos.resize(16), KeyPos.resize(16))
 
@@ -207,7 +244,8 @@ def test_blocks_work_in_vmap_and_shard_map(draw, auto_mesh):
 def test_attention_of_jax_equals_the_plain_one(draw, mesh):
     inputs = draw_inputs(draw, KPos=KeyPos.resize(10))
     ids, _ = draw_segments(draw)
-    options = {"mask": Mask.causal(3) & Mask.segment_ids(ids), "bias": draw(Heads, KeyPos.resize(10))}
+    bias = nym.where(nym.arange(KeyPos.resize(10)) > 1, draw(Heads, KeyPos.resize(10)), -jnp.inf)
+    options = {"mask": Mask.causal(3) & Mask.segment_ids(ids), "bias": bias}
     expected = differentiate("plain", inputs, **options)
     with nym.axis_mapping({"batch": "data", "heads": "model"}):
         result = differentiate("jax", nym.shard(inputs), **options)
@@ -238,15 +276,17 @@ def test_masks_reach_jax_as_flags_where_they_can(draw, monkeypatch, mask, flags,
     assert given == [(is_array, flags)]
 
 
-@pytest.mark.parametrize("case", ["causal", "window", "segments"])
+@pytest.mark.parametrize("case", ["causal", "window", "segments", "other segments"])
 def test_splash_attention_equals_the_plain_one(draw, case):
     """The kernel for TPUs, which Pallas interprets on CPUs."""
     QPos, KPos = Pos.resize(128), KeyPos.resize(128)
-    ids, _ = draw_segments(draw, QPos, KPos)
+    ids, key_ids = draw_segments(draw, QPos, KPos)
+    key_ids = key_ids + (nym.arange(Batch) == 2)  # of a sequence without keys of the first segment
     options = {
         "causal": {"mask": Mask.causal(), "sinks": draw(Heads, Group), "soft_cap": 2.0},
         "window": {"mask": Mask.causal() & Mask.sliding_window(30)},
         "segments": {"mask": (Mask.causal() | Mask.prefix(20)) & Mask.segment_ids(ids), "scale": 0.3},
+        "other segments": {"mask": Mask.causal() & Mask.segment_ids(ids, key_ids)},
     }[case]
     inputs = draw_inputs(draw, QPos, KPos)
     assert_equal(differentiate("splash", inputs, **options), differentiate("plain", inputs, **options), 3e-5)

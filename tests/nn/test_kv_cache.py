@@ -52,9 +52,7 @@ def test_attention_in_parts_is_that_at_once(draw, window, padded):
         return result, cache, attend_at_once(query, key, value, window, padding)
 
     result, cache, expected = attend_both(query, key, value)
-    is_token = nym.arange(Pos).broadcast_axis(Batch) >= (nym.arange(Batch) if padded else 0)  # the rest sees no key
-    result, expected = (nym.where(is_token, x, 0).rearrange((..., "pos")).array for x in (result, expected))
-    np.testing.assert_allclose(result, expected, atol=1e-5)
+    np.testing.assert_allclose(result.rearrange(expected.names).array, expected.array, atol=1e-5)
     assert cache.length.item() == 11
     assert cache.key.shape == {"batch": 4, "heads": 2, "key_pos": window or 16, "head_dim": 4}
 
@@ -115,6 +113,27 @@ def test_keys_are_stored_in_the_dtype_of_the_cache(draw):
     key = draw(Batch, Pos, Heads, HeadDim)
     assert cache.update(key, key, "pos").key.dtype == "bfloat16"
     assert {x.dtype.name for x in cache.extend(key, key, "pos")} == {"bfloat16", "bool"}
+
+
+@pytest.mark.parametrize("sliding_window", [False, True])
+def test_a_cache_of_eight_bits_rounds_what_is_stored_alone(draw, sliding_window):
+    """The ring is written in every way: several positions at once, and past its end."""
+    key, query = draw(Batch, Pos, Heads, HeadDim), draw(Batch, Pos.resize(3), Heads, HeadDim)
+    cache = KVCache.init(KPos.resize(7), AXES, "float8_e4m3fn", sliding_window=sliding_window)
+    rounded = KVCache.init(KPos.resize(7), AXES, sliding_window=sliding_window)
+    for start in (0, 3):
+        new = key["pos", start : start + 3]
+        keys, values, mask = cache.extend(new, -new, "pos")
+        low = new.astype("float8_e4m3fn").astype("float32")
+        exact = rounded.extend(low, -low, "pos")
+        for implementation in ("plain", "blocked"):
+            result, expected = (
+                nym.nn.dot_product_attention(KPos.name, HeadDim, query, *inputs, implementation=implementation)
+                for inputs in ((keys, values, mask), exact)
+            )
+            assert result.dtype == "float32"
+            np.testing.assert_allclose(result.array, expected.array, atol=1e-6)
+        cache, rounded = cache.update(new, -new, "pos"), rounded.update(low, -low, "pos")
 
 
 def test_errors_of_the_cache_name_axes_and_sizes(draw):

@@ -52,6 +52,8 @@ def dot_product_attention_weights(
 ) -> Any:
     """Returns how much each query attends to each key: the softmax of their scaled products over `KPos`.
 
+    A query from which a bias of minus infinity hides all keys has zeros, and not NaN as in Haliax.
+
     Example:
         >>> import axonym.haliax as hax
         >>> q, k = hax.ones({"pos": 2, "head_dim": 4}), hax.ones({"key_pos": 2, "head_dim": 4})
@@ -70,7 +72,8 @@ def dot_product_attention_weights(
         scores = scores + bias
     if mask is not None:
         scores = _arithmetic.where(mask, scores, jnp.finfo(scores.dtype).min)
-    return nn.softmax(scores, KPos).astype(dtype)
+    is_finite = None if bias is None else scores != -jnp.inf
+    return nn.softmax(scores, KPos, where=is_finite).astype(dtype)
 
 
 def dot_product_attention(

@@ -167,11 +167,12 @@ def dot_product_attention(
         KPos: The axis of key positions, which `key` and `value` have and `query` lacks.
         Key: The axes of `query` and `key` to contract, often the size of a head.
         query: Array with `Key` and any other axes, such as batch, heads and query positions.
-        key: Array with `KPos`, `Key` and other axes of `query`.
-        value: Array with `KPos` and any others.
+        key: Array with `KPos`, `Key` and other axes of `query`. It may have fewer bits than the query, as in a cache.
+        value: Array with `KPos` and any others, of any float dtype.
         mask: An `AttentionMask`, or a boolean array that broadcasts with the scores, True where a query attends to a
-            key. A query that attends to no key averages all of them.
-        bias: Added to the scores, after scaling.
+            key. A query that attends to no key gets zeros.
+        bias: Added to the scores, after scaling. Minus infinity, or the lowest number of float32 or bfloat16, hides a
+            key as a mask does.
         attention_dtype: dtype of the scores and weights; the dtype of the query if None.
         precision: As for `jax.lax.dot_general`.
         implementation: "plain" computes all scores at once; "blocked" computes them in blocks, so that memory grows
@@ -183,7 +184,7 @@ def dot_product_attention(
             `1 / sqrt(size of Key)` if None.
         soft_cap: Scores become `soft_cap * tanh(scores / soft_cap)` before bias and mask (Gemma Team, 2024).
         sinks: Scores of keys whose values are zero, one for each element of the axes of this array, such as heads
-            (OpenAI, 2025, gpt-oss). A query that attends to no key attends to its sink alone, and gets zeros.
+            (OpenAI, 2025, gpt-oss).
         dropout: Probability with which a weight is set to zero; the others are scaled by `1 / (1 - dropout)`. The
             weights are the same for all implementations and contexts, but depend on the mesh in a context other than
             "all_gather" if it divides more axes than positions.
@@ -202,6 +203,7 @@ def dot_product_attention(
 
     Returns:
         Array with the axes shared by weights and values, then the remaining axes of the query, then those of the value.
+        It has the dtype of the query; products are summed in float32 at least.
 
     Raises:
         ValueError: If an array lacks one of its axes, `query` has `KPos`, there are no keys, several axes may be that

@@ -30,7 +30,7 @@ from .._layer import cast_array, widen_dtype
 from .._map_shards import find_mesh_axes
 from ._inputs import AttentionInputs
 from ._mask import MaskBlock
-from ._scores import apply_sinks, cap_scores, draw_dropout_mask, get_masked_score, mask_scores
+from ._scores import HIDDEN_BIAS, apply_sinks, cap_scores, draw_dropout_mask, get_masked_score, mask_scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,36 +56,19 @@ def attend_in_blocks(inputs: AttentionInputs) -> NamedArray:
     """Computes attention block by block."""
     axes, starts = plan_blocks(inputs)
     # The scale is part of the query now, and sinks follow below.
-    operands = dataclasses.replace(inputs, query=inputs.scale_query(), scale=None, sinks=None)
+    value = cast_array(inputs.value, inputs.query.dtype)
+    operands = dataclasses.replace(inputs, query=inputs.scale_query(), value=value, scale=None, sinks=None)
     operands = prepare_operands(operands, axes)
     averages, log_sums = cached_jit(_attend_blocks, axes)(operands, starts)
-    return finish_averages(averages, log_sums, operands.value, axes.KPos.name, inputs.sinks, inputs.mask is not None)
+    return finish_averages(averages, log_sums, inputs)
 
 
-def finish_averages(
-    averages: NamedArray,
-    log_sums: NamedArray,
-    value: NamedArray,
-    key_axis: str,
-    sinks: NamedArray | None,
-    may_lack_keys: bool,
-) -> NamedArray:
-    """Returns the result of attention from the averages of values and the log-sum-exp of the scores of each query.
-
-    Args:
-        averages: The averages.
-        log_sums: The log-sum-exp of scores.
-        value: The values.
-        key_axis: Name of their axis of key positions.
-        sinks: The scores of sinks, if there are some.
-        may_lack_keys: Whether a query may attend to no key.
-    """
-    if may_lack_keys:
-        # A query without keys gets the average of all values, as in plain attention; see `get_masked_score`.
-        is_empty = log_sums <= get_masked_score(log_sums)
-        averages = where(is_empty, cast_array(value.mean(key_axis), averages.dtype), averages)
-    if sinks is not None:
-        averages = apply_sinks(averages, log_sums, sinks)
+def finish_averages(averages: NamedArray, log_sums: NamedArray, inputs: AttentionInputs) -> NamedArray:
+    """Returns the result of attention from the averages of values and the log-sum-exp of the scores of each query."""
+    if inputs.may_hide_all_keys:
+        averages = where(log_sums <= HIDDEN_BIAS, 0, averages)
+    if inputs.sinks is not None:
+        averages = apply_sinks(averages, log_sums, inputs.sinks)
     return constrain_sharding(averages)
 
 
@@ -217,8 +200,8 @@ def sum_gradients(axes: BlockAxes, saved: Any, gradients: tuple[NamedArray, Name
     operands, starts, averages, log_sums = saved
     query, key, value, bias = operands.query, operands.key, operands.value, operands.bias
     d_averages, d_log_sums = gradients
-    # A query that attends to no key has no weights: its average is computed elsewhere.
-    log_sums = where(log_sums <= get_masked_score(log_sums), jnp.inf, log_sums)
+    # A query that attends to no key has no weights.
+    log_sums = where(log_sums <= HIDDEN_BIAS, jnp.inf, log_sums)
     # The softmax subtracts the weighted mean of the gradients of weights, which equals this sum of products.
     products = cast_array(d_averages, log_sums.dtype) * cast_array(averages, log_sums.dtype)
     shift = products.sum(_exclude_names(averages.names, log_sums)) - d_log_sums

@@ -11,10 +11,12 @@ from ...named._arguments import check_dtype, check_integer, check_number
 from ...named._array import NamedArray, is_named_array
 from ...named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, check_matching_sizes, parse_selection
 from ...named._base import format_shape
+from ...named._elementwise._arithmetic import where
 from ...named._format import format_axes
 from ...random._keys import as_plain_key
 from .._layer import cast_array, check_input
 from ._mask import AttentionMask, MaskBlock, PlacedMask, as_attention_mask
+from ._scores import HIDDEN_BIAS, fill_masked
 
 
 # A plain dataclass, because a module of Equinox enters several Python functions for each field that it sets.
@@ -27,6 +29,7 @@ class AttentionInputs:
         query_axis: Name of the axis of query positions, None if there is none.
         key_axis: Name of the axis of key positions.
         contracted: Names of the axes to contract.
+        may_hide_all_keys: Whether the bias or the mask may hide all keys from a query.
         dtype: Element type of the scores.
         starts: Index of the first query and of the first key among those of all devices, for dropout.
     """
@@ -42,6 +45,7 @@ class AttentionInputs:
     query_axis: str | None = dataclasses.field(metadata={"static": True})
     key_axis: str = dataclasses.field(metadata={"static": True})
     contracted: Names = dataclasses.field(metadata={"static": True})
+    may_hide_all_keys: bool = dataclasses.field(metadata={"static": True})
     dtype: Any = dataclasses.field(metadata={"static": True})
     precision: Any = dataclasses.field(metadata={"static": True})
     soft_cap: float | None = dataclasses.field(metadata={"static": True})
@@ -55,6 +59,23 @@ class AttentionInputs:
         if scale is None:
             scale = 1 / math.sqrt(math.prod(self.query.axis_size(name) for name in self.contracted))
         return cast_array(self.query, self.dtype) * scale
+
+    def hide_by_mask(self) -> "AttentionInputs":
+        """Returns inputs whose mask hides the keys that the bias has hidden, and whose bias is finite."""
+        if self.bias is None:
+            return self
+        is_hidden = self.bias <= HIDDEN_BIAS
+        mask = as_attention_mask(~is_hidden)
+        if self.mask is not None:
+            mask = mask & self.mask
+        return dataclasses.replace(self, bias=where(is_hidden, 0, self.bias), mask=mask)
+
+    def zero_hidden_queries(self, averages: NamedArray) -> NamedArray:
+        """Returns averages with zeros for queries from which the bias and the mask hide all keys."""
+        if not self.may_hide_all_keys or (mask := self.hide_by_mask().materialize_mask()) is None:
+            return averages
+        has_keys = mask.any(self.key_axis) if self.key_axis in mask.names else mask
+        return fill_masked(averages, has_keys, 0)
 
     def materialize_mask(self) -> NamedArray | None:
         """Returns the mask as an array with only the axes that it depends on, None if there is none."""
@@ -84,8 +105,11 @@ class AttentionInputs:
 
     def count_scores(self) -> int:
         """Returns the number of scores of a head: queries times keys."""
-        queries = 1 if self.query_axis is None else self.query.axis_size(self.query_axis)
-        return queries * self.key.axis_size(self.key_axis)
+        return _count_queries(self.query, self.query_axis) * self.key.axis_size(self.key_axis)
+
+
+def _count_queries(query: NamedArray, query_axis: str | None) -> int:
+    return 1 if query_axis is None else query.axis_size(query_axis)
 
 
 def parse_attention_inputs(
@@ -153,6 +177,11 @@ def parse_attention_inputs(
     dropout = check_number("dot_product_attention: `dropout`", dropout, least=0, below=1)
     if dropout and dropout_key is None:
         raise ValueError(f"dot_product_attention: a `dropout` of {dropout} needs a random key, `dropout_key`")
+    may_hide_all_keys = bias is not None
+    if mask is not None:
+        # A mask that lets a query attend to the key with its own index hides all keys where there is no such key.
+        has_same_index = _count_queries(query, query_axis) <= key.axis_size(key_axis)
+        may_hide_all_keys |= not (mask.allows_same_index and has_same_index)
     dtype = query.dtype if attention_dtype is None else attention_dtype
     check_dtype(dtype, "dot_product_attention: `attention_dtype`")
     if not jnp.issubdtype(dtype, jnp.floating):
@@ -169,6 +198,7 @@ def parse_attention_inputs(
         query_axis=query_axis,
         key_axis=key_axis,
         contracted=contracted,
+        may_hide_all_keys=may_hide_all_keys,
         dtype=dtype,
         precision=tuple(precision) if isinstance(precision, list) else precision,  # static fields must be hashable
         soft_cap=soft_cap,
@@ -184,7 +214,7 @@ def _place_mask(
     check_input("dot_product_attention (positions)", positions, query_axis or ())
     if not jnp.issubdtype(positions.dtype, jnp.integer):
         raise TypeError(f"dot_product_attention (positions): the array must have integers, not {positions.dtype}.")
-    queries = 1 if query_axis is None else query.axis_size(query_axis)
+    queries = _count_queries(query, query_axis)
     if query_axis is None or {queries, positions.axis_size(query_axis)} != {KPos.size}:
         raise ValueError(
             f"dot_product_attention: `positions` {format_shape(positions)} are those of queries and keys, and there "

@@ -119,7 +119,8 @@ def get_sizes(*operands: NamedArray) -> dict[str, int]:
 def order_result(x: NamedArray, inputs: AttentionInputs) -> NamedArray:
     """Returns the result of a kernel with its axes in the order of the products of named arrays."""
     score_names = get_natural_order((inputs.query.names, inputs.key.names), inputs.contracted)
-    return constrain_sharding(rearrange(x, get_natural_order((score_names, inputs.value.names), (inputs.key_axis,))))
+    result = rearrange(x, get_natural_order((score_names, inputs.value.names), (inputs.key_axis,)))
+    return constrain_sharding(inputs.zero_hidden_queries(result))
 
 
 def find_jax_obstacle(inputs: AttentionInputs) -> str | None:
@@ -175,13 +176,15 @@ def find_cudnn_obstacle(inputs: AttentionInputs) -> str | None:
 def attend_by_jax(inputs: AttentionInputs) -> NamedArray:
     """Computes attention by `jax.nn.dot_product_attention`."""
     axes, uses_cudnn = find_kernel_axes(inputs), find_cudnn_obstacle(inputs) is None
-    flags, mask = _split_flags(inputs, uses_cudnn)
+    # The function adds numbers to a bias that mask keys, and has NaN for a query whose scores are all minus infinity.
+    masked = inputs.hide_by_mask()
+    flags, mask = _split_flags(masked, uses_cudnn)
     query, scale = inputs.query, inputs.scale
     if scale is None:
         scale = 1 / math.sqrt(math.prod(axis.size for axis in axes.contracted))
     elif not isinstance(scale, int | float):  # the function takes a Python number; others become part of the query
         query, scale = inputs.scale_query().astype(query.dtype), 1.0
-    operands = [query, inputs.key, inputs.value, *(x for x in (inputs.bias, mask) if x is not None)]
+    operands = [query, inputs.key, inputs.value, *(x for x in (masked.bias, mask) if x is not None)]
     query_heads = (*axes.heads, *axes.groups)
     names, shape = get_names_and_sizes((*axes.batch, *axes.queries, *query_heads, *axes.vectors))
 

@@ -63,7 +63,8 @@ class KVCache(Layer):
                 number of positions that a query attends to, its own included.
             axes: The other axes of keys and values, such as layers, batch, heads and the size of a head. The last one
                 comes after `KPos` in memory and the others before it, the fastest order for products over the last one.
-            dtype: dtype of keys and values; JAX's default float if None.
+            dtype: dtype of keys and values; JAX's default float if None. With one of fewer bits, such as
+                `float8_e4m3fn`, keys and values are rounded; `dot_product_attention` returns that of the query.
             padding: Integer array with batch axes, the number of padded positions at the front of each sequence.
             sliding_window: Whether to keep only the newest positions, as a ring.
 

@@ -150,7 +150,8 @@ def attend_in_ring(inputs: AttentionInputs, *, is_mixed: bool, has_kernel: bool)
         q_positions = arange(QPos)
         k_positions = q_positions.rename({QPos.name: KPos.name}) if QPos.size == KPos.size else arange(KPos)
         mask = PlacedMask(mask, q_positions, k_positions)
-    operands = dataclasses.replace(inputs, query=inputs.scale_query(), scale=None, sinks=None, mask=mask)
+    query, value = inputs.scale_query(), cast_array(inputs.value, inputs.query.dtype)
+    operands = dataclasses.replace(inputs, query=query, value=value, scale=None, sinks=None, mask=mask)
     kernels = SplashShards(inputs, count_devices(ring_axes)) if has_kernel else None
 
     def average_local_keys(operands: AttentionInputs) -> Results:
@@ -175,8 +176,7 @@ def attend_in_ring(inputs: AttentionInputs, *, is_mixed: bool, has_kernel: bool)
         return tuple(group.return_part(rearrange(x, expected.names)) for x, expected in pairs)
 
     averages, log_sums = map_inputs(attend, operands, results)
-    may_lack_keys = mask is not None and not mask.allows_same_index
-    return finish_averages(averages, log_sums, inputs.value, inputs.key_axis, inputs.sinks, may_lack_keys)
+    return finish_averages(averages, log_sums, inputs)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -18,17 +18,26 @@ from .._activations import sigmoid
 from .._layer import cast_array
 
 
+HIDDEN_BIAS = float(jnp.finfo(jnp.bfloat16).min)
+"""A bias up to this one hides a key: minus infinity, and the lowest numbers of bfloat16, float32 and float64."""
+
+
 def get_masked_score(scores: NamedArray) -> Any:
-    """Returns the score of masked keys: finite, so that a query whose keys are all masked averages all of them."""
+    """Returns the score of masked keys: finite, so that a query whose keys are all masked has finite gradients."""
     return jnp.finfo(scores.dtype).min
 
 
 def mask_scores(scores: NamedArray, mask: NamedArray) -> NamedArray:
     """Sets masked scores to the dtype's minimum."""
-    # A mask with all axes of the scores is put into their order, or `where` would return that of the mask.
-    if len(mask.names) == len(scores.names) and {*mask.names} == {*scores.names}:
-        mask = rearrange(mask, scores.names)
-    return where(mask, scores, get_masked_score(scores))
+    return fill_masked(scores, mask, get_masked_score(scores))
+
+
+def fill_masked(x: NamedArray, mask: NamedArray, value: Any) -> NamedArray:
+    """Returns an array, in the order of its axes, with a value where the mask is False."""
+    # A mask with all axes of the array is put into their order, or `where` would return that of the mask.
+    if len(mask.names) == len(x.names) and {*mask.names} == {*x.names}:
+        mask = rearrange(mask, x.names)
+    return where(mask, x, value)
 
 
 def cap_scores(scores: NamedArray, soft_cap: float) -> NamedArray:
