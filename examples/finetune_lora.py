@@ -2,9 +2,10 @@
 
 The weights of queries, keys, values and the output of attention stay as they are, and each gets an addition of a low
 rank, which begins as zero (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021). So the optimizer has
-states for the adapters alone, and the file of adapters is small. With `--model`, the model is a run of `train_lm.py` or
-a folder as Hugging Face's `transformers` saves it; without, a small one is trained first. It then learns a text of
-another kind, by default source code of Python. At the end the additions are merged into the weights.
+states for the adapters alone, and the file of adapters is small. They are float32, also beside weights in bfloat16.
+With `--model`, the model is a run of `train_lm.py` or a folder as Hugging Face's `transformers` saves it; without, a
+small one is trained first. It then learns a text of another kind, by default source code of Python. At the end the
+additions are merged into the weights.
 """
 
 import argparse
@@ -78,15 +79,16 @@ class AdaptedLinear(eqx.Module):
         return self.linear.Out
 
     def __call__(self, x: NamedArray) -> NamedArray:
-        down, up = nym.auto_sharded(self.adapter.down), nym.auto_sharded(self.adapter.up)
+        down, up = (nym.auto_sharded(weight).astype(x.dtype) for weight in (self.adapter.down, self.adapter.up))
         narrow = nym.dot(x, down, axis=self.In)
         return self.linear(x) + self.adapter.scale * nym.auto_sharded(nym.dot(narrow, up, axis="rank"))
 
     def merge(self) -> Linear:
-        """Returns a layer with the addition in its weight."""
+        """Returns a layer with the addition in its weight, which keeps its dtype."""
+        weight = self.linear.weight
         addition = self.adapter.scale * nym.dot(self.adapter.up, self.adapter.down, axis="rank")
-        weight = self.linear.weight + addition.rearrange(self.linear.weight.names)
-        return eqx.tree_at(lambda linear: linear.weight, self.linear, weight)
+        merged = (weight + addition.rearrange(weight.names)).astype(weight.dtype)
+        return eqx.tree_at(lambda linear: linear.weight, self.linear, merged)
 
 
 def init_adapters(model: Any, rank: int, scale: float, *, key: jax.Array) -> dict[str, Adapter]:

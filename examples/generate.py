@@ -46,7 +46,7 @@ class Model(Protocol):
 
     def init_cache(self, Batch: Axis, KPos: Axis, **options: Any) -> Any: ...
 
-    def decode(self, tokens: NamedArray, cache: Any) -> tuple[NamedArray, Any]: ...
+    def decode(self, tokens: NamedArray, cache: Any, *, last_only: bool = False) -> tuple[NamedArray, Any]: ...
 
 
 class Sampling(NamedTuple):
@@ -109,7 +109,7 @@ def decode_token(
     model: Model, cache: Any, tokens: NamedArray, key: jax.Array, sampling: Sampling | None
 ) -> tuple[Any, NamedArray, jax.Array]:
     """Returns the cache with the new tokens, the next token of every prompt, and the next key."""
-    logits, cache = model.decode(tokens, cache)
+    logits, cache = model.decode(tokens, cache, last_only=True)
     key, draw_key = jax.random.split(key)
     token = sample_token(logits["pos", -1], draw_key, sampling)
     return cache, token.broadcast_axis(Axis("pos", 1)).rearrange(("batch", "pos")), key
@@ -200,7 +200,7 @@ def continue_texts(
         log_probabilities = nym.nn.log_softmax(logits.astype(jnp.float32), "vocab")
         return token, nym.named(next_key, ()), log_probabilities["vocab", token]
 
-    logits, cache = model.decode(tokens, slots.cache)
+    logits, cache = model.decode(tokens, slots.cache, last_only=True)
     token, key, log_probability = nym.vmap(draw_token, "batch")(logits["pos", -1], slots.key)
     return Slots(cache, token, key), log_probability
 

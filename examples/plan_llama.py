@@ -60,7 +60,7 @@ def train_step(model: Any, state: Any, tokens: NamedArray, targets: NamedArray, 
 @nym.named_jit(donate_args=(False, True, False))
 def decode_step(model: Any, cache: Any, tokens: NamedArray) -> tuple[Any, NamedArray]:
     """Returns the cache with the new tokens, and the most probable next token of each sequence."""
-    logits, cache = model.decode(tokens, cache)
+    logits, cache = model.decode(tokens, cache, last_only=True)
     token = logits["pos", -1].argmax("vocab").astype(tokens.dtype)
     return cache, token.broadcast_axis(nym.Axis("pos", 1)).rearrange(("batch", "pos"))
 

@@ -87,7 +87,7 @@ class Block(eqx.Module):
         key, value = nym.nn.rotary_embedding(self.key(x), pos, head_dim, positions=positions), self.value(x)
         if cache is None:
             keys, values = key.rename({"pos": "key_pos"}), value.rename({"pos": "key_pos"})
-            mask = nym.nn.causal_mask(pos, pos.alias("key_pos"))
+            mask = nym.nn.AttentionMask.causal()
         else:
             keys, values, mask = cache.extend(key, value, pos)
         return self.out(nym.nn.dot_product_attention("key_pos", head_dim, query, keys, values, mask)), (key, value)
@@ -118,7 +118,8 @@ class Transformer(eqx.Module):
         """Returns an empty cache for `decode`; options are those of `KVCache.init`."""
         return KVCache.init(KPos, (self.blocks.Block, Batch, *self.blocks.stacked.key.Out), **options)
 
-    def decode(self, tokens: NamedArray, cache: KVCache) -> tuple[NamedArray, KVCache]:
-        """Returns the logits of new tokens, and the cache with their keys and values."""
+    def decode(self, tokens: NamedArray, cache: KVCache, *, last_only: bool = False) -> tuple[NamedArray, KVCache]:
+        """Returns the logits of new tokens, or of the last one alone, and the cache with their keys and values."""
         x, (key, value) = self.blocks.scan_via(Block.decode)(self.embedding(tokens), cache)
-        return self.head(self.norm(x)), cache.update(key, value, "pos")
+        x = self.norm(x["pos", -1:] if last_only else x)
+        return self.head(x), cache.update(key, value, "pos")

@@ -190,11 +190,13 @@ class Gemma2(Pretrained):
     def __call__(self, tokens: NamedArray) -> NamedArray:
         return self.decode(tokens, None)[0]
 
-    def decode(self, tokens: NamedArray, cache: Caches | None) -> tuple[NamedArray, Caches | None]:
-        """Returns the logits of new tokens, and the caches with their keys and values."""
+    def decode(
+        self, tokens: NamedArray, cache: Caches | None, *, last_only: bool = False
+    ) -> tuple[NamedArray, Caches | None]:
+        """Returns the logits of new tokens, or of the last one alone, and the caches with their keys and values."""
         x = self.embedding(tokens) * math.sqrt(self.config.embed.size)
         x, (near, far) = self.pairs.scan(x, cache)
-        logits = self.embedding.unembed(self.norm(x))
+        logits = self.embedding.unembed(self.norm(x["pos", -1:] if last_only else x))
         if (cap := self.config.logit_cap) is not None:
             logits = cap * nym.tanh(logits / cap)
         return logits, cache and (cache[0].update(*near, Pos="pos"), cache[1].update(*far, Pos="pos"))

@@ -114,9 +114,12 @@ class GPT2(Pretrained):
     def __call__(self, tokens: NamedArray) -> NamedArray:
         return self.decode(tokens, None)[0]
 
-    def decode(self, tokens: NamedArray, cache: KVCache | None) -> tuple[NamedArray, KVCache | None]:
-        """Returns the logits of new tokens, and the cache with their keys and values."""
+    def decode(
+        self, tokens: NamedArray, cache: KVCache | None, *, last_only: bool = False
+    ) -> tuple[NamedArray, KVCache | None]:
+        """Returns the logits of new tokens, or of the last one alone, and the cache with their keys and values."""
         Pos = tokens.resolve_axis("pos")
         x = self.token_embedding(tokens) + embed_positions(self.position_embedding, Pos, cache)
         x, new = self.blocks.scan(x, cache)
-        return self.token_embedding.unembed(self.norm(x)), cache and cache.update(*new, Pos="pos")
+        x = self.norm(x["pos", -1:] if last_only else x)
+        return self.token_embedding.unembed(x), cache and cache.update(*new, Pos="pos")

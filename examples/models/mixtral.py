@@ -173,14 +173,16 @@ class Mixtral(Pretrained):
         """Returns the logits; to train with the auxiliary losses, see `run_blocks`."""
         return self.run_blocks(tokens, None)[0]
 
-    def decode(self, tokens: NamedArray, cache: KVCache | None) -> tuple[NamedArray, KVCache | None]:
-        """Returns the logits of new tokens, and the cache with their keys and values."""
-        logits, (new, _) = self.run_blocks(tokens, cache)
+    def decode(
+        self, tokens: NamedArray, cache: KVCache | None, *, last_only: bool = False
+    ) -> tuple[NamedArray, KVCache | None]:
+        """Returns the logits of new tokens, or of the last one alone, and the cache with their keys and values."""
+        logits, (new, _) = self.run_blocks(tokens, cache, last_only)
         return logits, cache and new and cache.update(*new, Pos="pos")
 
     def run_blocks(
-        self, tokens: NamedArray, cache: KVCache | None
+        self, tokens: NamedArray, cache: KVCache | None, last_only: bool = False
     ) -> tuple[NamedArray, tuple[NewKeys, MixtureMetrics]]:
         """Returns the logits, and what the blocks return: new keys, and metrics with the auxiliary losses of each."""
         x, found = self.blocks.scan(self.embedding(tokens), cache)
-        return self.head(self.norm(x)), found
+        return self.head(self.norm(x["pos", -1:] if last_only else x)), found

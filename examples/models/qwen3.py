@@ -144,8 +144,10 @@ class Qwen3(Pretrained):
     def __call__(self, tokens: NamedArray) -> NamedArray:
         return self.decode(tokens, None)[0]
 
-    def decode(self, tokens: NamedArray, cache: KVCache | None) -> tuple[NamedArray, KVCache | None]:
-        """Returns the logits of new tokens, and the cache with their keys and values."""
+    def decode(
+        self, tokens: NamedArray, cache: KVCache | None, *, last_only: bool = False
+    ) -> tuple[NamedArray, KVCache | None]:
+        """Returns the logits of new tokens, or of the last one alone, and the cache with their keys and values."""
         x, new = self.blocks.scan(self.embedding(tokens), cache)
-        x = self.norm(x)
+        x = self.norm(x["pos", -1:] if last_only else x)
         return self.embedding.unembed(x) if self.head is None else self.head(x), cache and cache.update(*new, Pos="pos")

@@ -185,9 +185,15 @@ class Whisper(Pretrained):
     def __call__(self, features: NamedArray, tokens: NamedArray) -> NamedArray:
         return self.decode(tokens, None, self.encoder(features))[0]
 
-    def decode(self, tokens: NamedArray, cache: KVCache | None, source: Any) -> tuple[NamedArray, KVCache | None]:
-        """Returns the logits of new tokens, and the cache with theirs; `source` may also be the encoded speech."""
+    def decode(
+        self, tokens: NamedArray, cache: KVCache | None, source: Any, *, last_only: bool = False
+    ) -> tuple[NamedArray, KVCache | None]:
+        """Returns the logits of new tokens, or of the last one alone, and the cache with their keys and values.
+
+        `source` may also be the encoded speech.
+        """
         Pos, decoder = tokens.resolve_axis("pos"), self.decoder
         x = decoder.token_embedding(tokens) + embed_positions(decoder.position_embedding, Pos, cache)
         x, new = decoder.blocks.scan(x, cache, source)
-        return decoder.token_embedding.unembed(decoder.norm(x)), cache and cache.update(*new, Pos="pos")
+        x = decoder.norm(x["pos", -1:] if last_only else x)
+        return decoder.token_embedding.unembed(x), cache and cache.update(*new, Pos="pos")

@@ -6,8 +6,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 from safetensors.numpy import load_file, save_file
+
+import axonym as nym
 
 from .test_models import EXAMPLES, read_family
 
@@ -49,9 +53,11 @@ def test_vit_reads_digits(run: Run, tmp_path: Path):
     assert_is_picture(tmp_path / "vit.png")
 
 
-def test_adapters_learn_and_merge(run: Run, tmp_path: Path):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_learn_and_merge(run: Run, tmp_path: Path, dtype: str):
     llama = read_family("llama")
-    save_file(llama.parameters, tmp_path / "model.safetensors")
+    parameters = {name: array.astype(dtype) for name, array in llama.parameters.items()}
+    save_file(parameters, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(llama.load.keywords["config"]))
     (tmp_path / "text").write_text("7 11 13 " * 40)
     options = ["--text", tmp_path / "text", "--seq", 4, "--batch", 4, "--steps", 12, "--rank", 2, "--lr", 0.05]
@@ -60,12 +66,26 @@ def test_adapters_learn_and_merge(run: Run, tmp_path: Path):
     )
     before, after = find_numbers(r"held-out loss: ([\d.]+) bits per token before, ([\d.]+) after", output)
     (merged,) = find_numbers(r"merged into the weights: ([\d.]+)", output)
-    assert after < before - 0.5 and abs(merged - after) < 0.01
+    assert after < before - 0.5 and abs(merged - after) < 0.02
     (trained, whole) = find_numbers(r"([\d,]+) elements are trained beside ([\d,]+)", output)
     assert whole == sum(array.size for array in llama.parameters.values())
     adapters = load_file(tmp_path / "adapters" / "model.safetensors")
     assert trained == sum(array.size for array in adapters.values())
+    assert {str(array.dtype) for array in adapters.values()} == {"float32"}
     assert_is_picture(tmp_path / "adapters" / "loss.png")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "mixtral"])
+def test_adapters_keep_the_dtype_of_the_model(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    finetune_lora, family = importlib.import_module("finetune_lora"), read_family(name)
+    model = nym.Precision(parameters="bfloat16").cast_parameters(family.load(family.parameters))
+    adapters = finetune_lora.init_adapters(model, 2, 1.0, key=jax.random.key(0))
+    adapters = jax.tree.map(jnp.ones_like, adapters)
+    adapted, merged = finetune_lora.adapt(model, adapters), finetune_lora.merge(model, adapters)
+    assert [leaf.dtype for leaf in jax.tree.leaves(merged)] == [leaf.dtype for leaf in jax.tree.leaves(model)]
+    results = [jax.eval_shape(lambda model: model(*family.inputs), tree) for tree in (model, adapted, merged)]
+    assert {(result.names, result.dtype.name) for result in results} == {(results[0].names, "bfloat16")}
 
 
 def test_tokens_spread_over_experts(run: Run, tmp_path: Path):

@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import axonym as nym
+from benchmarks.performance.programs import equations
 
 from .test_models import EXAMPLES, read_family
 
@@ -71,6 +72,30 @@ def test_a_run_of_the_training_program_is_continued(generate, tmp_path, capsys):
     shown = capsys.readouterr().out.removesuffix("\n")
     model = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), model)
     assert shown == bytes(continue_slowly(model, list(b"The "), 12)).decode(errors="replace").rstrip("\ufffd")
+
+
+@pytest.mark.parametrize("name", ["transformer", "gpt2", "llama", "qwen3", "gemma2", "mixtral"])
+def test_a_prompt_has_the_logits_of_its_last_token_alone(generate, name):
+    Batch, Pos = nym.make_axes(batch=2, pos=7)
+    if name == "transformer":
+        transformer = importlib.import_module("transformer")
+        axes = transformer.make_axes(1, 1, embed=32, layers=2)
+        model, Vocab = transformer.Transformer.init(axes, key=jax.random.key(0)), axes.vocab
+    else:
+        family = read_family(name)
+        model = family.load(family.parameters)
+        Vocab = model.config.vocab
+    tokens = nym.arange(Pos).broadcast_axis(Batch)
+    cache, keys = model.init_cache(Batch, Pos.alias("key_pos")), jax.random.split(jax.random.key(0), 2)
+    slots = generate.Slots(cache, tokens["pos", 0], nym.named(keys, Batch))
+    programs = [
+        jax.make_jaxpr(lambda *inputs: generate.decode_token.__wrapped__(*inputs, None))(model, cache, tokens, keys[0]),
+        jax.make_jaxpr(lambda *inputs: generate.continue_texts(*inputs, None))(model, slots, tokens),
+    ]
+    for program in programs:
+        shapes = [variable.aval.shape for equation in equations(program) for variable in equation.outvars]
+        assert any(Vocab.size in shape for shape in shapes)
+        assert not any({Vocab.size, Pos.size} <= {*shape} for shape in shapes)
 
 
 def test_sampling_draws_from_the_most_probable_tokens(generate):

@@ -161,7 +161,7 @@ def decode(family: Family, model: Any) -> tuple[nym.NamedArray, Any, list[Any]]:
     @nym.named_jit(donate_kwargs={"cache": True})
     def step(model: Any, tokens: nym.NamedArray, *given: Any, cache: Any) -> tuple[nym.NamedArray, Any]:
         traced.append(tokens.shape)
-        logits, cache = model.decode(tokens, cache, *given)
+        logits, cache = model.decode(tokens, cache, *given, last_only=True)
         following = logits["pos", -1].argmax("vocab")
         return following.broadcast_axis(nym.Axis("pos", 1)).rearrange(("batch", "pos")), cache
 
