@@ -191,6 +191,11 @@ def check_sharded_apart(function: str, mesh_axes: MeshAxes, names: Names) -> Non
                 )
 
 
+def count_devices(mesh_axes: tuple[str, ...]) -> int:
+    """Returns the number of devices along these mesh axes, and so of the parts of an axis that is sharded over them."""
+    return count_parts(mesh_axes, jax.sharding.get_abstract_mesh())
+
+
 def find_mesh_axes(axis: Axis) -> tuple[str, ...]:
     """Returns the mesh axes over which an axis is sharded."""
     sharding = get_sharding((axis.name,), (axis.size,))

@@ -109,13 +109,32 @@ def test_scores_are_changed_as_on_one_device(context: str, axis_types: Any):
     operands = QUERY, KEY, VALUE, bias, sinks, scale
     expected = differentiate(lambda *operands: compute(*operands, implementation="plain"), *operands)
 
-    @nym.named_jit(axis_resources=MAPPING)
+    @nym.named_jit(axis_resources={**MAPPING, "key_pos": MAPPING["pos"]})
     def step(*operands: Any) -> Any:
         return differentiate(lambda *operands: compute(*operands, context=context), *operands)
 
     shape = (1, 2, 2, 2) if context == "mixed" else (2, 2, 1, 2)
     with jax.set_mesh(nym.create_mesh(shape, AXES, axis_types=axis_types)):
         assert_same(step(*operands), expected)
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+@pytest.mark.parametrize("implementation", ["blocked", "jax"])
+def test_gathered_keys_may_share_the_mesh_axes_of_queries(implementation: str, axis_types: Any):
+    """The operands are not sharded yet, so that gradients are to be like them."""
+
+    def compute(*operands: Any, **options: Any) -> Any:
+        return attend(*operands, mask=AttentionMask.causal(), **options)
+
+    expected = differentiate(lambda *operands: compute(*operands, implementation="plain"), QUERY, KEY, VALUE)
+
+    @nym.named_jit(axis_resources={**MAPPING, "key_pos": "ring"})
+    def step(*operands: Any) -> Any:
+        options = {"implementation": implementation, "context": "all_gather"}
+        return differentiate(lambda *operands: compute(*operands, **options), *operands)
+
+    with jax.set_mesh(nym.create_mesh((2, 2, 2, 1), AXES, axis_types=axis_types)):
+        assert_same(step(QUERY, KEY, VALUE), expected)
 
 
 LONG = Pos.resize(512)  # shards of 128 positions, the fewest that the kernel takes

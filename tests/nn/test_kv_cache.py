@@ -57,6 +57,20 @@ def test_attention_in_parts_is_that_at_once(draw, window, padded):
     assert cache.key.shape == {"batch": 4, "heads": 2, "key_pos": window or 16, "head_dim": 4}
 
 
+@pytest.mark.parametrize("window", [None, 8])
+def test_key_positions_are_sharded_whatever_the_number_of_new_ones(draw, mesh, window):
+    query, key, value = draw(Batch, Pos, Heads, HeadDim), draw(Batch, Pos, Heads, HeadDim), draw(Pos, *AXES)
+    expected = attend_at_once(query, key, value, window, None)
+
+    @nym.named_jit(axis_resources={"batch": "data", "key_pos": "model"})
+    def attend(query, key, value):
+        return attend_in_parts(query, key, value, window, None)
+
+    result, cache = attend(query, key, value)
+    np.testing.assert_allclose(jax.device_get(result.rearrange(expected.names)).array, expected.array, atol=1e-5)
+    assert "model" in cache.key.sharding.spec
+
+
 def test_all_layers_are_stored_at_once(draw, mesh):
     Layers = nym.Axis("layers", 3)
     key, value = draw(Layers, Batch, Pos, Heads, HeadDim), draw(Layers, Batch, Pos, Heads, HeadDim)

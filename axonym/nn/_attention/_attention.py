@@ -18,6 +18,7 @@ from ._context import (
     choose_context,
     find_context_axes,
     find_ring_kernel_obstacle,
+    gather_keys,
     shape_part,
 )
 from ._inputs import AttentionInputs, parse_attention_inputs
@@ -246,7 +247,8 @@ def dot_product_attention(
             return attend_in_ring(inputs, is_mixed=is_mixed, has_kernel=has_kernel)
         if context_choice.context == "all_to_all":
             return attend_by_heads(inputs, lambda part: _choose_implementation(part, implementation).run(part))
-        return _choose_implementation(inputs, implementation).run(inputs)
+        choice = _choose_implementation(inputs, implementation)
+        return choice.run(gather_keys(inputs) if context_choice.context == "all_gather" else inputs)
 
 
 def explain_attention(

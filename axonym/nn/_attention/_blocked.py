@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...named._array import NamedArray, is_named_array
+from ...named._array import NamedArray
 from ...named._axis import Axis, Names
 from ...named._base import with_array
 from ...named._cache import cached_jit
@@ -77,15 +77,7 @@ def prepare_operands(inputs: AttentionInputs, axes: BlockAxes) -> AttentionInput
 
     No mapping has that name, so that arrays are replicated along it.
     """
-
-    def rename_keys(x: Any) -> Any:
-        if not is_named_array(x) or inputs.key_axis not in x.names:
-            return x
-        return constrain_sharding(x.rename({inputs.key_axis: axes.KPos.name}))
-
-    operands = dataclasses.replace(inputs, key=cast_array(inputs.key, inputs.dtype))
-    operands = jax.tree.map(rename_keys, operands, is_leaf=is_named_array)
-    return dataclasses.replace(operands, key_axis=axes.KPos.name)
+    return dataclasses.replace(inputs, key=cast_array(inputs.key, inputs.dtype)).rename_keys(axes.KPos.name)
 
 
 def plan_blocks(inputs: AttentionInputs) -> tuple[BlockAxes, BlockStarts]:

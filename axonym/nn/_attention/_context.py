@@ -22,7 +22,7 @@ from ...named._axis_layout import MeshAxes, get_entry_axes, round_up
 from ...named._base import with_array
 from ...named._sharding import constrain_sharding, get_sharding, mapping_context
 from ...named._static_result import is_array
-from .._map_shards import find_mesh_axes, list_free_mesh_axes, map_shards
+from .._map_shards import count_devices, find_mesh_axes, list_free_mesh_axes, map_shards
 from ._inputs import AttentionInputs
 from ._mask import PlacedMask
 from ._splash import find_splash_objection, find_splash_ring_obstacle
@@ -41,6 +41,14 @@ def find_context_axes(inputs: AttentionInputs) -> tuple[str, ...]:
     if inputs.query_axis is None:
         return ()
     return find_mesh_axes(inputs.query.resolve_axis(inputs.query_axis))
+
+
+def gather_keys(inputs: AttentionInputs) -> AttentionInputs:
+    """Returns inputs whose keys are whole if they share a mesh axis with the queries, as their scores cannot do."""
+    key_mesh_axes = find_mesh_axes(inputs.key.resolve_axis(inputs.key_axis))
+    if not {*key_mesh_axes} & {*find_context_axes(inputs)}:
+        return inputs
+    return inputs.rename_keys(f"{inputs.key_axis} (gathered)")  # which no mapping has
 
 
 class ContextChoice(NamedTuple):
@@ -279,11 +287,6 @@ def _list_shared_axes(inputs: AttentionInputs) -> list[Axis]:
     """Returns the axes that query, key and value have, without the contracted ones."""
     names = {*inputs.key.names}.intersection(inputs.value.names).difference(inputs.contracted)
     return [axis for axis in inputs.query.axes if axis.name in names]
-
-
-def count_devices(mesh_axes: tuple[str, ...]) -> int:
-    mesh = jax.sharding.get_abstract_mesh()
-    return math.prod(mesh.shape[axis] for axis in mesh_axes)
 
 
 def map_inputs(

@@ -13,6 +13,7 @@ from ...named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, 
 from ...named._base import format_shape
 from ...named._elementwise._arithmetic import where
 from ...named._format import format_axes
+from ...named._sharding import constrain_sharding
 from ...random._keys import as_plain_key
 from .._layer import cast_array, check_input
 from ._mask import AttentionMask, MaskBlock, PlacedMask, as_attention_mask
@@ -59,6 +60,16 @@ class AttentionInputs:
         if scale is None:
             scale = 1 / math.sqrt(math.prod(self.query.axis_size(name) for name in self.contracted))
         return cast_array(self.query, self.dtype) * scale
+
+    def rename_keys(self, name: str) -> "AttentionInputs":
+        """Returns inputs with another name of the axis of key positions, all of them sharded by the mapping."""
+
+        def rename(x: Any) -> Any:
+            if not is_named_array(x):
+                return x
+            return constrain_sharding(x.rename({self.key_axis: name}) if self.key_axis in x.names else x)
+
+        return dataclasses.replace(jax.tree.map(rename, self, is_leaf=is_named_array), key_axis=name)
 
     def hide_by_mask(self) -> "AttentionInputs":
         """Returns inputs whose mask hides the keys that the bias has hidden, and whose bias is finite."""

@@ -8,16 +8,17 @@ import jax.numpy as jnp
 from ...named._arguments import check_dtype, check_flag
 from ...named._array import NamedArray
 from ...named._axis import Axis, AxisSelector, AxisSpec, parse_axes, parse_one_axis
+from ...named._axis_layout import round_up
 from ...named._base import format_shape, is_traced
 from ...named._creation import arange, zeros
 from ...named._elementwise._arithmetic import maximum, minimum, where
 from ...named._index import take
 from ...named._named_call import named_call
 from ...named._shape._broadcast import broadcast_axis, rename
-from ...named._shape._concatenate import concatenate
-from ...named._shape._slice import updated_slice
+from ...named._shape._slice import pad, updated_slice
 from ...named._sharding import constrain_sharding
 from .._layer import Layer, cast_array, check_input
+from .._map_shards import count_devices, find_mesh_axes
 
 
 class KVCache(Layer):
@@ -136,7 +137,7 @@ class KVCache(Layer):
         Returns:
             Keys and values with the axis of key positions, and a boolean mask with `Pos`, the axis of key positions and
             the axes of `padding`. The axis of key positions has the size of the cache, except that several positions
-            given to a sliding window are appended to it.
+            given to a sliding window are appended to it, and masked ones until its mesh axes divide the size.
 
         Raises:
             ValueError: If axes are missing, or there are more positions than the cache has room for.
@@ -144,12 +145,13 @@ class KVCache(Layer):
         NewPos = self._check_inputs(key, value, Pos)
         if self._is_written_at_once(NewPos):
             write = self._select_place if NewPos.size == 1 else self._write_slice
-            indices = self._list_indices(self.length + NewPos.size)
+            indices = self._list_indices(self.length + NewPos.size, arange(self.KPos))
         else:
             write = self._append
-            indices = concatenate(
-                self.KPos.name, (self._list_indices(self.length), self.length + arange(NewPos.alias(self.KPos.name)))
-            )
+            places = arange(self._extend_axis(NewPos))
+            new_place = places - self.KPos.size
+            new_indices = where(new_place < NewPos.size, self.length + new_place, -1)
+            indices = where(new_place < 0, self._list_indices(self.length, places), new_indices)
         return write(self.key, key, NewPos), write(self.value, value, NewPos), self._make_mask(indices, NewPos)
 
     @named_call
@@ -198,11 +200,16 @@ class KVCache(Layer):
         """Returns whether new positions are contiguous in the cache and overwrite none that their queries attend to."""
         return NewPos.size == 1 or not self.sliding_window
 
-    def _list_indices(self, length: NamedArray) -> NamedArray:
-        """Returns the index of the position that each place has after `length` positions; it is negative if empty."""
+    def _extend_axis(self, NewPos: Axis) -> Axis:
+        """Returns the axis of key positions with room for new ones, of a size that its mesh axes divide."""
+        parts = count_devices(find_mesh_axes(self.KPos))
+        return self.KPos.resize(round_up(self.KPos.size + NewPos.size, parts))
+
+    def _list_indices(self, length: NamedArray, places: NamedArray) -> NamedArray:
+        """Returns the index of the position that places have after `length` positions; it is negative if empty."""
         # Position `p` is in place `p % size`, so each place has the latest position with that remainder.
         last = length - 1
-        return last - (last - arange(self.KPos)) % self.KPos.size
+        return last - (last - places) % self.KPos.size
 
     def _make_mask(self, indices: NamedArray, NewPos: Axis) -> NamedArray:
         queries = broadcast_axis(self.length + arange(NewPos), indices.axes)
@@ -221,8 +228,11 @@ class KVCache(Layer):
         )
 
     def _write_slice(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
+        return self._write_at(self._find_start(NewPos), old, x, NewPos)
+
+    def _write_at(self, start: Any, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
         update = cast_array(rename(x, {NewPos: self.KPos.name}), old.dtype)
-        return constrain_sharding(updated_slice(old, {self.KPos: self._find_start(NewPos)}, update))
+        return constrain_sharding(updated_slice(old, {self.KPos.name: start}, update))
 
     def _select_place(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
         """Returns what `_write_slice` does for a single position.
@@ -233,8 +243,8 @@ class KVCache(Layer):
         return constrain_sharding(where(is_new, cast_array(x[NewPos, 0], old.dtype), old))
 
     def _append(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
-        new = cast_array(rename(x, {NewPos: self.KPos.name}), old.dtype)
-        return constrain_sharding(concatenate(self.KPos.name, (old, new)))
+        room = pad(old, {self.KPos.name: (0, self._extend_axis(NewPos).size - self.KPos.size)})
+        return self._write_at(self.KPos.size, room, x, NewPos)
 
     def _write_ring(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
         """Returns a ring in which each place has the newest position that belongs there."""

@@ -19,6 +19,7 @@ from ...named._creation import arange
 from ...named._elementwise._functions import exp, logaddexp
 from ...named._shape._rearrange import rearrange
 from .._layer import cast_array
+from .._map_shards import count_devices
 from ._blocked import (
     BlockAxes,
     BlockStarts,
@@ -29,7 +30,7 @@ from ._blocked import (
     round_gradients,
     sum_gradients,
 )
-from ._context import count_devices, find_ring, map_inputs
+from ._context import find_ring, map_inputs
 from ._inputs import AttentionInputs
 from ._mask import PlacedMask
 from ._splash import SplashShards

@@ -17,7 +17,7 @@ from ...named._axis import Names
 from ...named._axis_layout import get_axes_of_type, get_entry_axes
 from ...named._base import with_array
 from ...named._operation import use_operand_layout
-from .._map_shards import find_mesh_axes, list_free_mesh_axes, map_over_mesh
+from .._map_shards import count_devices, find_mesh_axes, list_free_mesh_axes, map_over_mesh
 from ._inputs import AttentionInputs
 from ._kernels import (
     KernelAxes,
@@ -50,7 +50,7 @@ def find_splash_obstacle(inputs: AttentionInputs) -> str | None:
     """Returns why splash attention cannot compute this, None if it can."""
     query_shards = 1
     if inputs.query_axis is not None:
-        query_shards = _count_mesh_shards(find_mesh_axes(inputs.query.resolve_axis(inputs.query_axis)))
+        query_shards = count_devices(find_mesh_axes(inputs.query.resolve_axis(inputs.query_axis)))
     if obstacle := _find_operands_obstacle(inputs, query_shards, 1):
         return obstacle
     axes = find_kernel_axes(inputs)
@@ -187,8 +187,8 @@ def _attend_shards(inputs: AttentionInputs, operands: _SplashOperands) -> NamedA
     mask = combine_masks(_split_masks(inputs)[0])
     # A mask is divided over the shards of queries by the kernel. JAX fails to divide one that hides nothing.
     query_heads = (*axes.heads, *axes.groups)
-    heads = math.prod(axis.size // _count_mesh_shards(mesh_axes[axis.name]) for axis in query_heads)
-    query_shards = _count_mesh_shards(mesh_axes[queries.name])
+    heads = math.prod(axis.size // count_devices(mesh_axes[axis.name]) for axis in query_heads)
+    query_shards = count_devices(mesh_axes[queries.name])
     query_positions, key_positions = _get_positions(inputs)
     if mask is None:
         query_positions, query_shards = query_positions[: queries.size // query_shards], 1
@@ -328,11 +328,6 @@ def _compare_positions(mask: AttentionMask, queries: np.ndarray, keys: np.ndarra
     """Returns a mask of Python numbers as an array."""
     rows, columns = queries[:, None], keys[None]
     return mask.bound_block((rows, rows), (columns, columns))[0]
-
-
-def _count_mesh_shards(mesh_axes: tuple[str, ...]) -> int:
-    shape = jax.sharding.get_abstract_mesh().shape
-    return math.prod(shape[axis] for axis in mesh_axes)
 
 
 def _reshard_explicit(array: Any, spec: P) -> Any:
