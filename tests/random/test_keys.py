@@ -54,7 +54,11 @@ def test_numbers_are_folded_into_keys_by_name(mesh):
             assert np.array_equal(data, expected)
 
 
-@pytest.mark.parametrize("transform", [nym.vmap, nym.map, lambda f, axis: lambda x: nym.scan(f, axis)(None, x)[1]])
+@pytest.mark.parametrize(
+    "transform",
+    [nym.vmap, nym.map, lambda f, axis: lambda x: nym.scan(f, axis)(None, x)[1]],
+    ids=["vmap", "map", "scan"],
+)
 def test_slices_of_keys_are_plain_keys(transform):
     def draw(*args):
         first, second = jax.random.split(args[-1])  # as in `init` of a layer
