@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -44,8 +45,9 @@ def widen_array(x: NamedArray) -> NamedArray:
 
 
 def widen_dtype(*operands: Any) -> Any:
-    """Returns the common dtype of arrays or dtypes, float32 at least."""
-    return jnp.promote_types(jnp.result_type(*operands), jnp.float32)
+    """Returns the common dtype of arrays or dtypes, float32 at least, also where JAX forbids implicit conversions."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(jnp.result_type(*operands), jnp.float32)
 
 
 def format_layer_axes(axes: AxisSpec) -> str:

@@ -23,7 +23,7 @@ from ..named._operation import use_operand_layout
 from ..named._reduce import _reductions
 from ..named._reduced_types import get_reduced_axes, set_reduced_axes
 from ..named._sharding import constrain_sharding, find_varying_axes, gather_parameter, reshard_by_name, vary_like
-from ._layer import check_axes_among, check_input, widen_array, widen_dtype
+from ._layer import cast_array, check_axes_among, check_input, widen_array, widen_dtype
 from ._map_shards import find_layout, shard_map_by_name
 
 
@@ -65,10 +65,10 @@ def reduce_loss(
     check_input("reduce_loss", losses, ())
     if weight is not None:
         check_axes_among("reduce_loss", "weights", weight, "losses", losses)
-    if reduction is _reductions.mean and not (where is None and weight is None):
+    if reduction is _reductions.mean and not (where is None and weight is None and losses.size):
         return _compute_weighted_mean(losses, reduction_axis, where, weight)
     if weight is not None:
-        losses = losses * weight
+        losses = apply_broadcast(_weigh, losses, _widen_like(weight, losses))
     if reduction is not None:
         check_function("reduce_loss: `reduction`", reduction, "axonym.mean")
         return reduction(losses, reduction_axis, where=where)
@@ -80,11 +80,16 @@ def _compute_weighted_mean(
 ) -> NamedArray:
     """Returns the sum of losses times weights, divided by the sum of the weights, or 0 if that is 0."""
     losses = widen_array(losses)
-    weights = ones_like(losses) if weight is None else ones_like(losses) * weight
-    total = _reductions.sum(losses * weights, axis, where=where)
+    weights = ones_like(losses) if weight is None else ones_like(losses) * _widen_like(weight, losses)
+    total = _reductions.sum(apply_broadcast(_weigh, losses, weights), axis, where=where)
     divisor = _reductions.sum(weights, axis, where=where)
     # A divisor that is replaced beforehand has a gradient of 0 instead of nan.
     return _arithmetic.where(divisor == 0, 0, total / _arithmetic.where(divisor == 0, 1, divisor))
+
+
+def _widen_like(x: NamedArray, other: NamedArray) -> NamedArray:
+    """Returns an array in the common dtype of two, float32 at least."""
+    return cast_array(x, widen_dtype(x.array, other.array))
 
 
 def cross_entropy_loss(
@@ -193,15 +198,21 @@ def _compute_losses(logits: NamedArray, Label: AxisSelector, targets: NamedArray
     wide = widen_array(logits)
     label = wide.resolve_axis(Label)
     if targets.has_axis(label.name):
+        targets = _widen_like(targets, wide)
         if label_smoothing:
             targets = targets * (1 - label_smoothing) + label_smoothing / label.size
-        return -_reductions.sum(_reductions.log_softmax(wide, label) * targets, label)
+        return -_reductions.sum(apply_broadcast(_weigh, _reductions.log_softmax(wide, label), targets), label)
     # A comparison with all labels instead of a gather, because the label axis may be sharded. For a label out of range
     # the score is 0.
     scores = _reductions.sum(apply_broadcast(_select_target_scores, wide, targets, arange(label)), label)
     if label_smoothing:
         scores = scores * (1 - label_smoothing) + _reductions.mean(wide, label) * label_smoothing
     return _reductions.logsumexp(wide, label) - scores
+
+
+def _weigh(scores: Any, weights: Any) -> Any:
+    """Returns scores times weights; infinite scores with a weight of 0 count nothing."""
+    return jnp.where((weights == 0) & jnp.isinf(scores), 0, scores) * weights
 
 
 def _select_target_scores(scores: Any, targets: Any, labels: Any) -> Any:
@@ -219,7 +230,8 @@ def binary_cross_entropy_loss(
 ) -> NamedArray:
     """Computes the cross entropy between `sigmoid(logits)` and the targets, in nats.
 
-    It is computed as `max(logits, 0) - logits * targets + log(1 + exp(-abs(logits)))`, without overflow.
+    It is computed as `max(logits, 0) * (1 - targets) + max(-logits, 0) * targets + log(1 + exp(-abs(logits)))`, without
+    overflow, and is 0 for infinite logits that are right.
 
     Args:
         logits: Scores of any axes.
@@ -245,12 +257,15 @@ def binary_cross_entropy_loss(
     check_input("binary_cross_entropy_loss", logits, ())
     check_axes_among("binary_cross_entropy_loss", "targets", targets, "logits", logits)
     with enter_function_scope("binary_cross_entropy_loss", ()):
-        losses = apply_broadcast(_compute_binary_losses, widen_array(logits), targets)
+        wide = widen_array(logits)
+        losses = apply_broadcast(_compute_binary_losses, wide, _widen_like(targets, wide))
         return reduce_loss(losses, reduction, reduction_axis, where=where, weight=weight)
 
 
 def _compute_binary_losses(logits: Any, targets: Any) -> Any:
-    return jnp.maximum(logits, 0) - logits * targets + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+    # Not `abs`, whose derivative at 0 is 1 in JAX.
+    positive, negative = jnp.maximum(logits, 0), jnp.maximum(-logits, 0)
+    return _weigh(positive, 1 - targets) + _weigh(negative, targets) + jnp.log1p(jnp.exp(-positive - negative))
 
 
 def mean_squared_error(
@@ -288,7 +303,8 @@ def mean_squared_error(
     check_input("mean_squared_error", predictions, ())
     check_axes_among("mean_squared_error", "targets", targets, "predictions", predictions)
     with enter_function_scope("mean_squared_error", ()):
-        losses = apply_broadcast(_square_differences, widen_array(predictions), targets)
+        wide = widen_array(predictions)
+        losses = apply_broadcast(_square_differences, wide, _widen_like(targets, wide))
         return reduce_loss(losses, reduction, reduction_axis, where=where, weight=weight)
 
 

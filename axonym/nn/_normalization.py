@@ -20,7 +20,7 @@ from ..named._axis import (
     parse_axes,
     parse_selection,
 )
-from ..named._base import N, NamedBase, check_named, format_shape, with_array
+from ..named._base import N, NamedBase, check_named, format_shape, get_plain_array, with_array
 from ..named._broadcasting import check_scalar
 from ..named._cache import cached_jit, cached_plan, jit_inline
 from ..named._creation import ones, zeros
@@ -30,6 +30,7 @@ from ..named._named_call import format_scope, named_call
 from ..named._operation import run_operation
 from ..named._reduce._reductions import mean as compute_mean, var as compute_variance
 from ..named._sharding import constrain_sharding, gather_parameter
+from ..named._wide_sums import is_narrow_float, widen_float
 from ._layer import Layer, cast_array, check_input, format_layer_axes, merge_axes, replace_axes, widen_array
 
 
@@ -524,7 +525,11 @@ def standardize(
             check_scalar(moment)
     if not isinstance(epsilon, jax.Array):
         check_number("standardize: `epsilon`", epsilon, least=0)
-    mean = compute_mean(x, axis, where=where) if mean is None else mean
-    variance = compute_variance(x, axis, where=where) if variance is None else variance
-    # In the dtype of `x`, so that an `epsilon` that is a JAX scalar does not widen the result.
-    return (x - mean) * rsqrt(variance + jnp.asarray(epsilon, x.dtype))
+    dtype = jnp.result_type(*[get_plain_array(value) for value in (x, mean, variance) if value is not None])
+    wide = with_array(x, widen_float(x.array))  # a variance may be too large for float16
+    mean = compute_mean(wide, axis, where=where) if mean is None else mean
+    variance = compute_variance(wide, axis, where=where) if variance is None else variance
+    # An `epsilon` that is a JAX scalar does not widen the result.
+    float_dtype = wide.dtype if jnp.issubdtype(wide.dtype, jnp.inexact) else jnp.result_type(float)
+    result = (wide - mean) * rsqrt(variance + jnp.asarray(epsilon, float_dtype))
+    return with_array(result, result.array.astype(dtype)) if is_narrow_float(dtype) else result

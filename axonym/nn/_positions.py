@@ -23,6 +23,7 @@ from ..named._shape._broadcast import broadcast_axis
 from ..named._shape._concatenate import concatenate, split, stack, unbind
 from ..named._shape._flatten import flatten_axes, unflatten_axis
 from ..named._shape._rearrange import rearrange
+from ..named._wide_sums import is_narrow_float
 from ._layer import check_input
 
 
@@ -283,7 +284,8 @@ def rotary_embedding(
     Raises:
         ValueError: If `x` lacks an axis, the number of rotated elements is odd or does not fit `Key`, or `positions`
             lacks `Pos` or has an axis that `x` lacks.
-        TypeError: If `scaling` is not a scaling, or `x` has no floating-point numbers.
+        TypeError: If `scaling` is not a scaling, `x` has no floating-point numbers, or `positions` are floats of fewer
+            bits than float32.
 
     Example:
         >>> import axonym as nym
@@ -309,6 +311,11 @@ def rotary_embedding(
         raise ValueError(f"rotary_embedding: {subject} {size}, which is odd")
     if positions is not None:
         check_input("rotary_embedding (positions)", positions, Pos)
+        if is_narrow_float(positions.dtype):
+            raise TypeError(
+                f"rotary_embedding: `positions` {format_shape(positions)} are of {positions.dtype}, which rounds large "
+                "positions; pass integers, or numbers of float32."
+            )
         if extra := [name for name in positions.names if name not in x.names or name == axis.name]:
             raise ValueError(
                 f"rotary_embedding: `positions` {format_shape(positions)} has axes {format_axes(extra)}; allowed are "

@@ -88,6 +88,17 @@ def test_what_is_left_out_may_be_infinite():
         assert allclose(result.sum().array, jnp.log(2.0))
 
 
+def test_a_label_of_probability_0_may_have_a_logit_of_minus_infinity(draw):
+    logits, probabilities = draw(Batch, Vocab), nym.softmax(draw(Batch, Vocab.resize(5)), "vocab")
+    hidden = nym.concatenate(Vocab, (logits["vocab", :5], nym.full({"batch": 8, "vocab": 1}, -jnp.inf)))
+    targets = nym.pad(probabilities, {"vocab": (0, 1)})
+    expected, gradient = jax.value_and_grad(lambda x: loss(x, "vocab", probabilities).scalar())(logits["vocab", :5])
+    result, padded = jax.value_and_grad(lambda x: loss(x, "vocab", targets).scalar())(hidden)
+    assert allclose(result, expected, rtol=1e-6)
+    assert allclose(padded.array, jnp.pad(gradient.array, ((0, 0), (0, 1))), atol=1e-6)
+    assert loss(hidden, "vocab", nym.roll(targets, 1, "vocab")).item() == jnp.inf
+
+
 def test_a_label_out_of_range_counts_as_a_score_of_0(draw):
     logits = draw(Batch, Vocab)
     result = loss(logits, "vocab", nym.full(Batch, -1), None)

@@ -47,6 +47,34 @@ def test_a_confident_and_right_prediction_has_an_exact_loss():
     assert allclose(result.array, jnp.exp(-50.0), rtol=1e-6, atol=0)
 
 
+def test_an_infinite_score_is_right_or_infinitely_wrong():
+    logits, targets = nym.named([-jnp.inf, jnp.inf, -jnp.inf, jnp.inf], "i"), nym.named([0.0, 1.0, 1.0, 0.0], "i")
+    losses = nym.nn.binary_cross_entropy_loss(logits, targets, None)
+    assert losses.array.tolist() == [0, 0, jnp.inf, jnp.inf]
+    gradient = jax.grad(lambda x: nym.nn.binary_cross_entropy_loss(x, targets, nym.sum).scalar())(logits)
+    assert gradient.array.tolist() == [0, 0, -1, 1]
+
+
+def test_the_gradient_of_the_binary_loss_at_0_is_that_of_its_formula():
+    logits, targets = nym.zeros({"i": 3}), nym.named([0.0, 0.3, 1.0], "i")
+    gradient = jax.grad(lambda x: nym.nn.binary_cross_entropy_loss(x, targets, nym.sum).scalar())(logits)
+    assert allclose(gradient.array, 0.5 - targets.array, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_losses_compute_where_jax_forbids_implicit_conversions(dtype):
+    logits, flags = nym.ones((Batch, Pos)).astype(dtype), nym.arange(Pos) < 2
+    one_hot = nym.nn.one_hot(nym.zeros(Batch, int), Pos)
+    with jax.numpy_dtype_promotion("strict"):
+        for targets in (flags, flags.astype(int), flags.astype(dtype), flags.astype("float32")):
+            binary = nym.nn.binary_cross_entropy_loss(logits, targets, weight=flags)
+            squared = nym.nn.mean_squared_error(logits, targets, weight=flags.astype(dtype))
+            assert binary.dtype == squared.dtype == jnp.float32
+            assert nym.nn.reduce_loss(binary, nym.sum, weight=nym.named(2, ())).dtype == jnp.float32
+        for targets in (nym.zeros(Batch, int), one_hot, one_hot.astype(int)):
+            assert nym.nn.cross_entropy_loss(logits, Pos, targets, label_smoothing=0.1, z_loss=0.1).dtype == jnp.float32
+
+
 @pytest.mark.parametrize("loss", [nym.nn.binary_cross_entropy_loss, nym.nn.mean_squared_error])
 def test_losses_reduce_over_named_axes_on_each_mesh(mesh, draw, loss):
     x, seen, weight = draw(Batch, Pos), nym.arange(Batch) > 2, nym.exp(draw(Pos))
@@ -82,6 +110,11 @@ def test_a_mean_of_nothing_is_zero():
     reduce = nym.nn.reduce_loss
     assert reduce(losses, reduction_axis="pos", where=none).array.tolist() == [0.0, 4.0]
     assert reduce(losses, where=none & False).item() == 0.0
+    no_rows = losses["batch", :0]
+    assert reduce(no_rows).item() == 0.0 and reduce(no_rows, reduction_axis="batch").array.tolist() == [0.0, 0.0]
+    assert nym.nn.mean_squared_error(no_rows, no_rows).item() == 0.0
+    infinite, weight = nym.named([jnp.inf, 3.0], "batch"), nym.named([0.0, 2.0], "batch")
+    assert reduce(infinite, weight=weight).item() == 3.0 and reduce(infinite, nym.sum, weight=weight).item() == 6.0
     x = nym.ones({"batch": 2})
     for options in ({"where": nym.named([False, False], "batch")}, {"weight": nym.zeros({"batch": 2})}):
         loss, gradient = jax.value_and_grad(lambda x, options=options: reduce(x, **options).scalar())(x)

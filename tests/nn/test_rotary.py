@@ -129,6 +129,9 @@ def test_errors_of_rotary_embedding_name_the_input_and_the_axes(draw):
         rotary(x, "pos", "head_dim", rotary_size=3)
     with refusal("`rotary_size` is 10, and axis 'head_dim' has size 8; give an even number of its elements"):
         rotary(x, "pos", "head_dim", rotary_size=10)
+    for dtype in ("bfloat16", "float16"):
+        with refusal(f"`positions` (pos: 4) are of {dtype}, which rounds large positions; pass integers", TypeError):
+            rotary(x, "pos", "head_dim", positions=nym.arange(Pos).astype(dtype))
     with refusal("`scaling` is made by `LinearRotaryScaling` and the like, it is not 2.0", TypeError):
         rotary(x, "pos", "head_dim", scaling=2.0)
     with refusal("rotary_embedding: no axis 'pso' in (pos: 4, head_dim: 8); did you mean 'pos'?"):

@@ -20,6 +20,14 @@ def test_it_is_that_of_jax(check, draw):
     check(fn, reference, None, 1 + 2 * draw(Embed, Batch, Pos), tolerance=1e-4)
 
 
+def test_variances_may_be_too_large_for_float16_and_inputs_may_be_integers():
+    x = nym.arange(nym.Axis("i", 1000))
+    expected = jax.nn.standardize(x.array.astype(jnp.float32))
+    assert allclose(nym.nn.standardize(x, "i").array, expected, atol=1e-5)
+    result = nym.nn.standardize(x.astype(jnp.float16), "i")
+    assert result.dtype == jnp.float16 and allclose(result.array, expected, atol=1e-3)
+
+
 def test_mean_variance_and_mask_can_be_given(draw):
     x = draw(Batch, Pos, Embed)
     where = nym.arange(Embed) < 5
