@@ -47,6 +47,20 @@ def test_an_update_reads_elements_that_it_has_overwritten(accumulate):
         assert np.array_equal(shift(x), [y[0], y[0], y[1], y[3]])
 
 
+@pytest.mark.parametrize(("dtype", "largest"), [(jnp.bfloat16, 256), (jnp.float16, 2048)])
+def test_sums_of_many_terms_in_16_bits_stop(dtype, largest):
+    weight, ids, ones = jnp.ones((), dtype), jnp.zeros(5000, int), jnp.ones(5000, dtype)
+    gradient = jax.grad(lambda table: table[ids].astype(jnp.float32).sum())(jnp.zeros(2, dtype))
+    updated = jnp.zeros(2, dtype).at[ids].add(ones)
+    counts = jnp.bincount(ids, ones, length=2), jnp.histogram(ones, 2, (0, 1))[0][::-1]
+    assert [result[0] for result in (gradient, updated, *counts)] == [largest] * 4
+
+    def fold(scale):
+        return jax.lax.scan(lambda total, x: (total + (scale * x).astype(jnp.float32), None), 0.0, ones)[0]
+
+    assert jax.grad(fold)(weight) == largest
+
+
 def test_the_gradient_of_a_weight_that_is_sharded_as_the_next_one():
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
     batch, weight = P(("data", "fsdp")), P("fsdp", "tensor")

@@ -13,6 +13,7 @@ from ..named._base import N, NamedBase, check_named, format_shape
 from ..named._format import format_axes, format_value
 from ..named._gufunc import apply_gufunc
 from ..named._reduce._apply_reduction import apply_reduction
+from ..named._wide_sums import compute_wide
 
 
 def find_matrix_axes(
@@ -444,6 +445,7 @@ def norm(x: N, axis: AxisSelection | None = None, *, ord: int | float | str | No
     return apply_reduction(_compute_norm, x, axis, None, ord=ord)
 
 
+@compute_wide  # squares may be too large for float16
 def _compute_norm(array: Any, *, axis: tuple[int, ...], ord: int | float | str | None) -> Any:
     if ord is not None:
         return jnp.linalg.norm(array, ord=ord, axis=axis)

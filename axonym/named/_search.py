@@ -1,5 +1,6 @@
 """Searching, interpolation, sets and histograms."""
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from itertools import compress
 from typing import Any, Generic, NamedTuple, overload
@@ -20,6 +21,7 @@ from ._reduce._apply_reduction import apply_along
 from ._shape._broadcast import broadcast_to, rename
 from ._shape._rearrange import rearrange
 from ._sharding import reshard_named
+from ._wide_sums import is_narrow_float, widen_float, widen_gradient
 
 
 def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None) -> tuple[N, N]:
@@ -100,9 +102,13 @@ def take_along_axis(x: N, indices: N, axis: AxisSelector, *, mode: str | None = 
         )
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise TypeError(f"Elements are taken along axis {name!r} at integer positions, not at {indices.dtype}.")
-    (result,) = apply_gufunc(jnp.take_along_axis, (x, indices), ((name,), (name,)), ((name,),), axis=-1, mode=mode)
+    (result,) = apply_gufunc(_take_along_last_axis, (x, indices), ((name,), (name,)), ((name,),), mode=mode)
     # Axes are broadcast only if one of the arrays has all of them.
     return rearrange(result, max(x.names, indices.names, key=len))
+
+
+def _take_along_last_axis(array: Any, indices: Any, mode: str | None) -> Any:
+    return widen_gradient(functools.partial(jnp.take_along_axis, axis=-1, mode=mode), array, indices)
 
 
 def searchsorted(a: N, v: N | ArrayLike, *, side: str = "left", sorter: N | None = None, method: str = "scan") -> N:
@@ -463,12 +469,12 @@ def interp(x: N, xp: N, fp: N, left: Any = None, right: Any = None, period: Any 
 
 def _compute_interp(x: Any, xp: Any, fp: Any, *numbers: Any, number_keys: tuple[str, ...], **options: Any) -> Any:
     dtype = jnp.result_type(x, xp, fp)
-    if dtype == jnp.bfloat16:  # `jax.numpy.interp` does not take it
+    if is_narrow_float(dtype):  # `jax.numpy.interp` does not take bfloat16
         x, xp, fp = x.astype(jnp.float32), xp.astype(jnp.float32), fp.astype(jnp.float32)
     options.update(zip(number_keys, numbers, strict=True))
     # The points have the loop axes of `x` too, of size 1.
     result = jnp.interp(x, xp.reshape(-1), fp.reshape(-1), **options)
-    return result.astype(dtype) if dtype == jnp.bfloat16 else result
+    return result.astype(dtype) if is_narrow_float(dtype) else result
 
 
 def bincount(x: N, Counts: Axis, *, weights: N | None = None, minlength: int = 0) -> N:
@@ -503,7 +509,10 @@ def bincount(x: N, Counts: Axis, *, weights: N | None = None, minlength: int = 0
 
 
 def _compute_bincount(array: Any, *weights: Any, length: int) -> Any:
-    return jnp.bincount(widen_integers(array.reshape(-1)), weights[0].reshape(-1) if weights else None, length=length)
+    array = widen_integers(array.reshape(-1))
+    if not weights:
+        return jnp.bincount(array, length=length)
+    return jnp.bincount(array, widen_float(weights[0]).reshape(-1), length=length).astype(weights[0].dtype)
 
 
 def histogram(
@@ -520,6 +529,7 @@ def histogram(
 
     Returns:
         The counts, with the axis `bins`, and the edges, with an axis one longer, whose name has `_edges` appended.
+        Counts are integers, as in NumPy; sums of weights and densities are of the dtype of the edges.
 
     Raises:
         ValueError: If there are no bins, or `weights` has other axes.
@@ -529,7 +539,7 @@ def histogram(
         >>> import axonym as nym
         >>> counts, edges = nym.histogram(nym.named([0.0, 1.0, 4.0], "i"), nym.Axis("bin", 2))
         >>> counts.array, edges
-        (Array([2., 1.], dtype=float32), NamedArray(float32, bin_edges: 3, [0., 2., 4.]))
+        (Array([2, 1], dtype=int32), NamedArray(float32, bin_edges: 3, [0., 2., 4.]))
     """
     check_named(x)
     bins = parse_one_axis(bins)
@@ -550,10 +560,20 @@ def histogram(
 
 
 def _compute_histogram(array: Any, *operands: Any, has_weights: bool, bins: int, density: bool) -> tuple[Any, Any]:
-    weights, limits = None, operands
-    if has_weights:
-        weights, *limits = operands
-    return jnp.histogram(array, bins, limits or None, weights, density)
+    weights, limits = (operands[:1], operands[1:]) if has_weights else ((), operands)
+    dtype = jnp.result_type(array, *weights)
+    dtype = dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)
+    array, weights = array.astype(dtype), [weight.astype(dtype) for weight in weights]
+    edges = jnp.histogram_bin_edges(array, bins, limits or None)
+    # Position 0 is that below all bins. The last bin has its upper edge, too.
+    positions = jnp.where(array == edges[-1], bins, jnp.searchsorted(edges, array, side="right"))
+    # `jax.numpy.histogram` itself adds up, and counts, in the dtype of the array.
+    counts = _compute_bincount(positions, *weights, length=bins + 1)[1:]
+    if density:
+        widths = jnp.diff(widen_float(edges))
+        counts = counts.astype(widths.dtype)
+        counts = (counts / widths / counts.sum()).astype(dtype)
+    return counts, edges
 
 
 def _broadcast_weights(x: N, weights: N | None) -> tuple[N, ...]:

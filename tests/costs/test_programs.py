@@ -97,7 +97,9 @@ def test_tracing_a_decoder_enters_fewer_functions_than_by_hand(scanned):
     def entered(form) -> int:
         return all_calls(lambda: jax.make_jaxpr(form.fresh())(form.parameters, *form.tokens))
 
-    assert entered(found["Axonym"]) <= 0.8 * entered(found["JAX"])
+    # A loop is traced into a jaxpr first, which tells what its step takes from around it.
+    limit = 0.88 if scanned else 0.8
+    assert entered(found["Axonym"]) <= limit * entered(found["JAX"])
 
 
 def test_a_norm_and_a_mask_are_one_program_each_and_inlined_in_a_trace():

@@ -109,7 +109,9 @@ def test_the_machinery_enters_few_more_functions_than_by_hand(what):
         few, many = (all_calls(traced(what, who, leaves(make, count))) for count in (FEW, MANY))
         return many - few
 
-    assert for_each("Axonym", nym.named) <= 1.3 * for_each("JAX", lambda array, _: array)
+    # Loops are traced into a jaxpr first, which tells what their steps take from around them.
+    limit = 1.3 if what == "vmap" else 1.5
+    assert for_each("Axonym", nym.named) <= limit * for_each("JAX", lambda array, _: array)
 
 
 @pytest.mark.parametrize("what", LOOPS)

@@ -295,3 +295,10 @@ def test_sorting_in_descending_order(draw):
         assert np.array_equal(x.sort("b", **options).array, jnp.sort(x.array, axis=1, **options))
     assert np.array_equal(x.argsort("b", descending=True).array, jnp.argsort(x.array, axis=1, descending=True))
     assert np.array_equal(x.argsort("b").array, jnp.argsort(x.array, axis=1, stable=True))
+
+
+def test_booleans_are_counted_where_jax_forbids_implicit_conversions():
+    with jax.numpy_dtype_promotion("strict"):
+        x = nym.named([True, False, True], "i")
+        assert nym.count_nonzero(x).item() == 2 and nym.count_nonzero(x, where=~x).item() == 0
+        assert nym.var(x, where=x).item() == 0

@@ -237,6 +237,15 @@ def test_histograms_are_those_of_jnp(draw, density, limits):
         np.testing.assert_allclose(edges.array, expected[1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32])
+def test_counts_of_histograms_are_exact_integers(dtype):
+    x = nym.named(np.repeat([0, 1], [5001, 3]), "i").astype(dtype)
+    counts, edges = nym.histogram(x, nym.Axis("bin", 2))
+    assert counts.dtype == jnp.int32 and counts.array.tolist() == [5001, 3]
+    assert edges.dtype == (jnp.float32 if dtype == jnp.int32 else dtype)
+    assert nym.histogram(x, nym.Axis("bin", 2), density=True)[0].dtype == edges.dtype
+
+
 def test_histograms_need_bins(draw):
     with pytest.raises(ValueError, match="a histogram needs at least one bin, axis 'bin' has size 0"):
         nym.histogram(draw(i=4), nym.Axis("bin", 0))

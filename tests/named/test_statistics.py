@@ -51,6 +51,56 @@ def test_quantiles_take_a_method_and_keep_the_element_type(draw):
     assert nym.median(draw.integers(0, 9, a=3)).dtype == jnp.float32
 
 
+# Float16 holds neither the sum of all, nor of the two in the middle, nor a square.
+LARGE = np.array([5000.0, 33000.0, 34000.0, 35000.0])
+REDUCED = {
+    "median": (nym.median, np.median),
+    "nanmedian": (nym.nanmedian, np.median),
+    "quantile": (lambda x: nym.quantile(x, 0.5, method="midpoint"), np.median),
+    "nanmean": (nym.nanmean, np.mean),
+    "average": (lambda x: nym.average(x, weights=nym.full_like(x, 2)), np.mean),
+    "std": (nym.std, np.std),
+    "std, where": (lambda x: nym.std(x, where=x > 0), np.std),
+    "nanstd": (nym.nanstd, np.std),
+    "norm": (nym.linalg.norm, np.linalg.norm),
+    "corrcoef": (lambda x: nym.corrcoef(nym.stack("j", (x, -x)), "j", "i", other="k")["j", 0, "k", 1], lambda _: -1.0),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_what_fits_float16_does_not_overflow_on_the_way(name):
+    fn, reference = REDUCED[name]
+    result = fn(nym.named(LARGE, "i").astype(jnp.float16))
+    assert result.dtype == jnp.float16
+    np.testing.assert_allclose(result.item(), reference(LARGE), rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_positions_of_quantiles_are_exact_for_ranks_in_16_bits(dtype):
+    x, q = nym.arange(Axis("i", 70_000)), nym.named([0.25, 1.0], "q").astype(dtype)
+    np.testing.assert_array_equal(nym.quantile(x.astype(jnp.float32), q).array, [17499.75, 69999])
+
+
+def test_quantiles_need_elements_and_ranks_in_range(draw):
+    x = draw(a=2, b=5)
+    for fn in (nym.quantile, nym.nanquantile):
+        for q in (float("nan"), 1.5, -1):
+            for run in (fn, jax.jit(fn, static_argnums=1)):
+                with pytest.raises(ValueError, match=escape(f"`{fn.__name__}` takes numbers from 0 to 1, not {q}")):
+                    run(x, q)
+        for method in ("linear", "lower", "higher", "midpoint", "nearest"):  # an array of ranks is not read
+            ranks = nym.named([0.5, float("nan")], "q")
+            result = fn(x, ranks, "b", method=method)
+            np.testing.assert_array_equal(jnp.isnan(result.array), [[False, False], [True, True]])
+    assert nym.percentile(x, 100).item() == x.array.max()
+    with pytest.raises(ValueError, match="`percentile` takes numbers from 0 to 100, not 101"):
+        nym.percentile(x, 101)
+    for fn in (nym.median, nym.nanmedian, lambda x, axis: nym.quantile(x, 0.5, axis)):
+        with pytest.raises(ValueError, match=escape("needs elements along axis 'b', and (a: 2, b: 0) has none")):
+            fn(x["b", :0], "b")
+        assert fn(x["b", :0], "a").shape == {"b": 0}
+
+
 def test_a_rank_may_have_the_name_of_an_axis_that_is_reduced(draw):
     x, q = draw(a=2, b=5), nym.named([0.1, 0.9], "b")
     close(nym.quantile(x, q, "b"), jnp.quantile(x.array, q.array, axis=1), ("b", "a"))

@@ -4,6 +4,7 @@ import errno
 import gzip
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -129,6 +130,31 @@ def test_program_for_cpus_is_that_of_this_process(axis_types: str):
     assert all("test_compile_for.py:" in source for source in sources)
     assert program.fits
     assert str(program).startswith("compiled for cpu:8, mesh (data: 2, model: 4), in ")
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+@pytest.mark.parametrize(
+    ("devices", "dtype"), [("cpu:8", jnp.float16), pytest.param("v5e:2x4", jnp.bfloat16, marks=needs_libtpu)]
+)
+def test_gradients_of_lookups_are_added_up_in_32_bits_and_sent_in_16(axis_types: str, devices: str, dtype: Any):
+    def loss(table: nym.NamedArray, ids: nym.NamedArray) -> jax.Array:
+        vectors = nym.nn.Embedding(table, nym.Axis("vocab", 32768), (nym.Axis("embed", 1024),))(ids)
+        return (vectors.astype(jnp.float32) ** 2).sum().scalar()
+
+    program = compile_for(
+        nym.fsdp(jax.grad(loss), {"embed": "data"}, {"batch": "data"}),
+        shape(dtype, vocab=32768, embed=1024),
+        shape(jnp.int32, batch=64, pos=16),
+        mesh=nym.create_mesh({"data": 4, "model": 2}, devices=described_devices(devices), axis_types=axis_types),
+        cache=False,
+    )
+    counts, size = communication_report(program).count_bytes(), 32768 * 1024 * 2
+    if devices == "cpu:8" and axis_types == "auto":  # XLA for CPUs makes no reduce-scatter
+        assert counts == {"all-gather": size, "all-reduce": size}
+    else:
+        assert counts == {"all-gather": size, "reduce-scatter": size // 4}
+    scattered_types = re.findall(r"= (\w+)\[[\d,]*32768[\d,]*\]\S* scatter\(", program.text)
+    assert scattered_types == ["f32"]
 
 
 def test_arguments_are_sharded_by_the_active_mapping():

@@ -11,16 +11,20 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.lax import GatherScatterMode
 from jax.sharding import AxisType
 
 from ..._jax_compat import separate_slices
 from .._axis import Names
+from .._axis_layout import AxisLayout, get_entry_axes
+from .._base import is_traced
 from .._broadcasting import align_axes
 from .._cache import get_static_value
-from .._operation import name_dims, replicate_axes, run_operation
+from .._operation import name_dims, replicate_axes, run_operation, shard_over_auto
 from .._reduced_types import get_reduced_axes, list_sharded_axes, set_reduced_axes
-from .._sharding import get_out_sharding, reshard_by_name
+from .._sharding import get_out_sharding, get_sharding, mapping_context, reshard_by_name
+from .._wide_sums import differentiate_as, is_narrow_float, widen_float
 from ._index_parser import WINDOWS, Entries, IndexEntry, IndexPlan
 
 
@@ -78,7 +82,86 @@ def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any,
         return jnp.transpose(elements, tuple(map(result_names.index, plan.names)))
 
     index_names = [entry.detail if entry.kind == "array" else () for entry in plan.array_entries]
-    return run_operation(gather, [_omit_indexed(names, names, plan), *index_names], plan.names, array, *arrays)
+    operands = [_omit_indexed(names, names, plan), *index_names]
+    # Integers that are known index each element once.
+    if not is_narrow_float(array.dtype) or not any(is_traced(index) or np.ndim(index) for index in arrays):
+        return run_operation(gather, operands, plan.names, array, *arrays)
+
+    gather_wide = functools.partial(_gather_wide, gather, names, plan, index_names)
+    elements = run_operation(gather, operands, plan.names, jax.lax.stop_gradient(array), *arrays)
+    return differentiate_as(elements, run_operation(gather_wide, operands, plan.names, array, *arrays))
+
+
+def _gather_wide(
+    gather: Callable[..., Any], names: Names, plan: IndexPlan, index_names: Sequence[Names], array: Any, *arrays: Any
+) -> Any:
+    """Returns the indexed elements of an array of 16-bit floats, whose gradients add up in float32.
+
+    Each shard of the index arrays gathers from a copy of the array. So devices round their gradients before they add
+    them up, and send no more than for sums in 16 bits.
+    """
+    layout = _find_index_layout(names, plan, array)
+    if not layout.entries:
+        return gather(widen_float(array), *arrays).astype(array.dtype)
+    for name, _ in reversed(layout.entries):
+        gather = _split_gather(gather, name, layout.count_shards((name,)), plan.names, index_names)
+
+    def gather_from_copies(copies: Any, *arrays: Any) -> Any:
+        with mapping_context(None):  # which has the sizes of whole axes
+            return gather(widen_float(copies), *arrays).astype(array.dtype)
+
+    copies = _copy_to_shards(array, names, layout)
+    operands = [("",) * copies.ndim, *index_names]
+    return run_operation(gather_from_copies, operands, plan.names, copies, *arrays, by_compiler=True, sizes=plan.sizes)
+
+
+def _find_index_layout(names: Names, plan: IndexPlan, array: Any) -> AxisLayout:
+    """Returns how axes of the index arrays are sharded over mesh axes that do not shard the array."""
+    try:
+        array_sharding, sharding = get_sharding(names, array.shape), get_sharding(plan.names, plan.sizes)
+    except ValueError:  # nothing has to be divisible here
+        return AxisLayout()
+    if array_sharding is None or sharding is None:
+        return AxisLayout()
+    array_axes = {axis for entry in array_sharding.spec.partitions for axis in get_entry_axes(entry)}
+    entries: list[tuple[str, tuple[str, ...]]] = []
+    for name, entry in zip(plan.names, sharding.spec.partitions, strict=True):
+        mesh_axes = get_entry_axes(entry)
+        if mesh_axes and name not in names and array_axes.isdisjoint(mesh_axes):
+            entries.append((name, mesh_axes))
+    return AxisLayout(sharding.mesh, tuple(entries))
+
+
+def _copy_to_shards(array: Any, names: Names, layout: AxisLayout) -> Any:
+    """Returns an array with a copy for each shard of some axes, along new dimensions in front."""
+    shard_names = tuple(layout.mesh_axes)
+    counts = tuple(layout.count_shards((name,)) for name in shard_names)
+    if get_reduced_axes(array):
+        array = set_reduced_axes(array, layout.list_mesh_axes(shard_names))
+    # The gradient of a product is `unreduced` if the array is `reduced`; that of a broadcast is not in jax 0.10.2.
+    ones = reshard_by_name(jnp.ones(counts, array.dtype), shard_names)
+    out_sharding = get_out_sharding((*shard_names, *names), (*counts, *array.shape))
+    copies = jax.lax.dot_general(ones, array, (((), ()), ((), ())), out_sharding=out_sharding)
+    return shard_over_auto(copies, (*shard_names, *("" for _ in names)), layout.mesh_axes)
+
+
+def _split_gather(
+    gather: Callable[..., Any], name: str, count: int, result_names: Names, index_names: Sequence[Names]
+) -> Callable[..., Any]:
+    """Returns a gather that takes a copy of the array for each part of an axis of the index arrays."""
+    dims = [axes.index(name) if name in axes else None for axes in index_names]
+    result_dim = result_names.index(name)
+
+    def run(copies: Any, *arrays: Any) -> Any:
+        parts: list[Any] = []
+        for array, dim in zip(arrays, dims, strict=True):
+            if dim is not None:
+                array = jnp.reshape(array, (*array.shape[:dim], count, -1, *array.shape[dim + 1 :]))
+            parts.append(array)
+        result = jax.vmap(gather, in_axes=(0, *dims), out_axes=result_dim)(copies, *parts)
+        return jnp.reshape(result, (*result.shape[:result_dim], -1, *result.shape[result_dim + 2 :]))
+
+    return run
 
 
 def _find_lookup_axes(array: Any, indices: Sequence[_AxisIndex]) -> tuple[str, ...]:
@@ -160,7 +243,11 @@ def scatter_values(
         values = align_axes(jnp.asarray(value, array.dtype), value_names, result_names)
         if not indices:
             return _UPDATES[method](array, jnp.broadcast_to(values, array.shape, out_sharding=sharding))
-        return getattr(array.at[index], method)(values, **kwargs, out_sharding=sharding)
+        if method == "set" or kwargs.get("unique_indices"):
+            return getattr(array.at[index], method)(values, **kwargs, out_sharding=sharding)
+        # An element that is indexed many times is rounded once.
+        updated = getattr(widen_float(array).at[index], method)(widen_float(values), **kwargs, out_sharding=sharding)
+        return updated.astype(array.dtype)
 
     def scatter(array: Any, value: Any) -> Any:
         # Barriers on both sides of the update work around a fault of XLA, see `separate_slices`.

@@ -7,6 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from .._wide_sums import compute_wide
+
 
 def masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:
     """Returns the variance of the elements where the mask is True.
@@ -17,6 +19,7 @@ def masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dty
     return jnp.where(has_elements, variance, jnp.nan)
 
 
+@compute_wide  # the variance may be too large for float16 where its square root is not
 def masked_std(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:
     """Returns the standard deviation of the elements where the mask is True; see `masked_var`."""
     has_elements, variance = _compute_masked_var(array, axis, where, ddof, dtype)
@@ -30,7 +33,9 @@ def _compute_masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int
     has_elements = jnp.any(mask, axis=axis, keepdims=True)
     # A slice without unmasked elements counts in full, as zeros, so that there is no division by zero.
     counted = mask | ~has_elements
-    variance = jnp.var(jnp.where(mask, array, 0), axis=axis, where=counted, ddof=ddof, dtype=dtype)
+    variance = jnp.var(
+        jnp.where(mask, array, jnp.zeros((), array.dtype)), axis=axis, where=counted, ddof=ddof, dtype=dtype
+    )
     return jnp.squeeze(has_elements, axis), variance
 
 
@@ -43,7 +48,7 @@ def masked_nanstd(array: Any, axis: tuple[int, ...], where: Any = True, ddof: in
 
 
 def compute_count_nonzero(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
-    return jnp.sum(array != 0, axis=axis, where=where, dtype=int)
+    return jnp.sum(jnp.asarray(array, bool), axis=axis, where=where, dtype=int)
 
 
 def compute_ptp(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:

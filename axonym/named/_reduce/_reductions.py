@@ -9,8 +9,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._axis import AxesOrPositions, AxisSelector, find_axes
-from .._base import A, NamedBase, format_shape, make_unnamed_error
+from .._base import A, NamedBase, format_shape, make_unnamed_error, with_array
 from .._broadcasting import apply_binary
+from .._wide_sums import compute_wide, is_narrow_float, widen_float
 from . import _masked
 from ._apply_reduction import Mask, apply_keeping_axes, apply_reduction, apply_reduction_along, find_positions
 
@@ -100,6 +101,10 @@ def mean(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None
     return apply_reduction(jnp.mean, x, axis, where, dtype=dtype)
 
 
+# Sums and squares may be too large for float16 where means and roots are not.
+_std, _nanmean = compute_wide(jnp.std), compute_wide(jnp.nanmean)
+
+
 def average(x: A, axis: AxesOrPositions | None = None, weights: NamedBase | ArrayLike | None = None) -> A:
     """Computes the weighted average along axes; see `jax.numpy.average`.
 
@@ -134,22 +139,24 @@ def average(x: A, axis: AxesOrPositions | None = None, weights: NamedBase | Arra
         raise ValueError(f"`weights` must have axes of {format_shape(x)} only, they have {format_shape(weights)}")
     selection: Any = axis
     reduced_sizes = {x.names[dim]: x.array.shape[dim] for dim in find_axes(x.names, x.array.shape, selection)}
+    dtype = jnp.result_type(x.dtype, weights.dtype)
     weighted = apply_reduction(jnp.sum, apply_binary(_multiply_weights, x, weights), tuple(reduced_sizes), None)
     # The weights are constant along axes that they lack.
     times = math.prod(size for name, size in reduced_sizes.items() if name not in weights.names)
     weight_axes = tuple(name for name in reduced_sizes if name in weights.names)
     total = apply_reduction(_sum_weights, weights, weight_axes, None, times=times)
-    return apply_binary(jnp.divide, weighted, total)
+    result = apply_binary(jnp.divide, weighted, total)
+    return with_array(result, result.array.astype(dtype)) if is_narrow_float(dtype) else result
 
 
 def _multiply_weights(array: Any, weights: Any) -> Any:
     if not jnp.issubdtype(jnp.result_type(array, weights), jnp.inexact):
         weights = jnp.astype(weights, float)
-    return array * weights
+    return widen_float(array) * widen_float(weights)
 
 
 def _sum_weights(weights: Any, axis: tuple[int, ...], times: int) -> Any:
-    return jnp.sum(weights, axis=axis) * times
+    return jnp.sum(widen_float(weights), axis=axis) * times
 
 
 def var(
@@ -192,7 +199,7 @@ def std(
         >>> nym.std(nym.full({"i": 3}, 7.0), "i").item()
         0.0
     """
-    return apply_reduction(jnp.std if where is None else _masked.masked_std, x, axis, where, ddof=ddof, dtype=dtype)
+    return apply_reduction(_std if where is None else _masked.masked_std, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 product = prod
@@ -362,7 +369,7 @@ def nanmean(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = N
         >>> nym.nanmean(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         2.5
     """
-    return apply_reduction(jnp.nanmean, x, axis, where, dtype=dtype)
+    return apply_reduction(_nanmean, x, axis, where, dtype=dtype)
 
 
 def nanvar(

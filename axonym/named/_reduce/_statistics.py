@@ -9,10 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._axis import AxesOrPositions, Axis, AxisSelection, AxisSelector, axis_name, intern_names, parse_selection
-from .._base import A, N, NamedBase, check_named, with_array
+from .._axis import (
+    AxesOrPositions,
+    Axis,
+    AxisSelection,
+    AxisSelector,
+    axis_name,
+    find_axes,
+    intern_names,
+    parse_selection,
+)
+from .._base import A, N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import check_scalar
+from .._format import format_value
 from .._gufunc import apply_gufunc
+from .._traceback import make_error
+from .._wide_sums import compute_wide, widen_float
 from ._apply_reduction import find_positions
 
 
@@ -118,6 +130,7 @@ def _compute_cov(array: Any, *weights: Any, count: int, ddof: int, has_frequenci
     return _multiply_conjugate(array * factor, array) / (size - correction)
 
 
+@compute_wide
 def _compute_corrcoef(array: Any, *, count: int) -> Any:
     matrix = _compute_cov(array, count=count, ddof=1, has_frequencies=False)
     spread = jnp.sqrt(jnp.real(jnp.diagonal(matrix, axis1=-2, axis2=-1)))
@@ -137,6 +150,12 @@ def _multiply_conjugate(x: Any, y: Any) -> Any:
     return jnp.matmul(x, jnp.conj(jnp.swapaxes(y, -1, -2)))
 
 
+# Positions and sums of two elements may not fit 16 bits.
+_median, _nanmedian = compute_wide(jnp.median), compute_wide(jnp.nanmedian)
+_quantile, _nanquantile = compute_wide(jnp.quantile), compute_wide(jnp.nanquantile)
+_percentile, _nanpercentile = compute_wide(jnp.percentile), compute_wide(jnp.nanpercentile)
+
+
 def quantile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = None, *, method: str = "linear") -> A:
     """Computes quantiles of the elements along axes; see `jax.numpy.quantile`.
 
@@ -150,7 +169,8 @@ def quantile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = None
         Array with the axes of `q`, followed by the axes of `x` that were not reduced.
 
     Raises:
-        ValueError: If `x` lacks an axis, an `Axis` given has another size, or `q` shares a remaining axis of `x`.
+        ValueError: If `x` lacks an axis, an `Axis` given has another size or no elements, `q` is a number out of range,
+            or it shares a remaining axis of `x`.
         TypeError: If `q` is a plain array with axes.
 
     Example:
@@ -158,7 +178,7 @@ def quantile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = None
         >>> nym.quantile(nym.arange(nym.Axis("i", 5)), 0.25, "i").item()
         1.0
     """
-    return _apply_quantile(jnp.quantile, x, q, axis, method)
+    return _apply_quantile(_quantile, x, q, axis, method)
 
 
 def percentile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = None, *, method: str = "linear") -> A:
@@ -171,7 +191,7 @@ def percentile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = No
         >>> nym.percentile(nym.arange(nym.Axis("i", 5)), 25, "i").item()
         1.0
     """
-    return _apply_quantile(jnp.percentile, x, q, axis, method)
+    return _apply_quantile(_percentile, x, q, axis, method)
 
 
 def nanquantile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = None, *, method: str = "linear") -> A:
@@ -184,7 +204,7 @@ def nanquantile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = N
         >>> nym.nanquantile(nym.named([1.0, float("nan"), 4.0], "i"), 0.5, "i").item()
         2.5
     """
-    return _apply_quantile(jnp.nanquantile, x, q, axis, method)
+    return _apply_quantile(_nanquantile, x, q, axis, method)
 
 
 def nanpercentile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = None, *, method: str = "linear") -> A:
@@ -197,7 +217,7 @@ def nanpercentile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None =
         >>> nym.nanpercentile(nym.named([1.0, float("nan"), 4.0], "i"), 50, "i").item()
         2.5
     """
-    return _apply_quantile(jnp.nanpercentile, x, q, axis, method)
+    return _apply_quantile(_nanpercentile, x, q, axis, method)
 
 
 def median(x: A, axis: AxesOrPositions | None = None) -> A:
@@ -208,7 +228,7 @@ def median(x: A, axis: AxesOrPositions | None = None) -> A:
         >>> nym.median(nym.named([3.0, 9.0, 4.0], "i"), "i").item()
         4.0
     """
-    return _apply_median(jnp.median, x, axis)
+    return _apply_median(_median, x, axis)
 
 
 def nanmedian(x: A, axis: AxesOrPositions | None = None) -> A:
@@ -219,13 +239,15 @@ def nanmedian(x: A, axis: AxesOrPositions | None = None) -> A:
         >>> nym.nanmedian(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         2.5
     """
-    return _apply_median(jnp.nanmedian, x, axis)
+    return _apply_median(_nanmedian, x, axis)
 
 
 def _apply_median(function: Callable[..., Any], x: Any, axis: AxesOrPositions | None) -> Any:
     if not isinstance(x, NamedBase):
         return function(x, axis=find_positions(x, axis))
     axes = _select_axes(x, axis)
+    if 0 in x.array.shape:
+        _check_elements(function, x, axes)
     return apply_gufunc(function, (x,), (axes,), ((),), axis=tuple(range(-len(axes), 0)))[0]
 
 
@@ -233,13 +255,28 @@ def _select_axes(x: NamedBase, axis: Any) -> tuple[AxisSelector, ...]:
     return x.names if axis is None else parse_selection(axis)
 
 
+def _check_elements(function: Callable[..., Any], x: NamedBase, axes: tuple[AxisSelector, ...]) -> None:
+    """Raises a ValueError if an array has no elements along the axes that are reduced."""
+    for dim in find_axes(x.names, x.array.shape, axes):
+        if x.array.shape[dim] == 0:
+            raise make_error(
+                ValueError,
+                f"`{function.__name__}` needs elements along axis {x.names[dim]!r}, and {format_shape(x)} has none",
+            )
+
+
 def _apply_quantile(function: Callable[..., Any], x: Any, q: Any, axis: AxesOrPositions | None, method: str) -> Any:
+    highest = 100 if "percentile" in function.__name__ else 1
+    if isinstance(q, int | float) and not 0 <= q <= highest:  # NaN is in no range
+        raise make_error(ValueError, f"`{function.__name__}` takes numbers from 0 to {highest}, not {format_value(q)}")
     if not isinstance(x, NamedBase):
         dims = find_positions(x, axis)
         if isinstance(q, NamedBase):
             raise TypeError(f"A plain array of shape {np.shape(x)} takes plain quantiles, not named ones.")
-        return function(x, q, axis=dims, method=method)
+        return _rank_elements(x, jnp.asarray(q), function=function, axis=dims, method=method)
     axes = _select_axes(x, axis)
+    if 0 in x.array.shape:
+        _check_elements(function, x, axes)
     ranks = with_array(x, q.array, q.names) if isinstance(q, NamedBase) else with_array(x, check_scalar(q), ())
     (result,) = apply_gufunc(
         _compute_quantile,
@@ -259,9 +296,17 @@ def _apply_quantile(function: Callable[..., Any], x: Any, q: Any, axis: AxesOrPo
     return with_array(x, array, intern_names(ranks.names + result.names[:start]))
 
 
-def _compute_quantile(array: Any, q: Any, *, function: Callable[..., Any], q_ndim: int, **options: Any) -> Any:
+def _compute_quantile(array: Any, q: Any, *, q_ndim: int, **options: Any) -> Any:
     """Computes quantiles for a scalar or a flat array of them, and puts the axes of `q` at the end."""
     # JAX puts the axis of the quantiles first, where a gufunc has its batch axes.
     shape = q.shape[q.ndim - q_ndim :]
-    result = function(array, q.reshape(-1 if q_ndim else ()), **options)
+    result = _rank_elements(array, q.reshape(-1 if q_ndim else ()), **options)
     return jnp.moveaxis(result, 0, -1).reshape(*result.shape[1:], *shape) if q_ndim else result
+
+
+def _rank_elements(array: Any, q: Any, function: Callable[..., Any], **options: Any) -> Any:
+    """Computes quantiles as JAX does, which are NaN where `q` is."""
+    q = widen_float(q) if jnp.issubdtype(q.dtype, jnp.inexact) else q.astype(float)
+    result = function(array, q, **options)
+    is_nan = jnp.isnan(jnp.expand_dims(q, tuple(range(q.ndim, result.ndim))))
+    return jnp.where(is_nan, jnp.asarray(jnp.nan, result.dtype), result)

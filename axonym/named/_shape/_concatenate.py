@@ -30,6 +30,7 @@ from .._format import format_axes, format_value
 from .._operation import replicate_axes, run_operation
 from .._sharding import reshard_by_name
 from .._traceback import make_error
+from .._wide_sums import widen_gradient
 
 
 def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -321,7 +322,8 @@ def _repeat_equally(array: Any, dims: tuple[int, ...], count: int, total: int | 
 
 def _repeat_each(array: Any, dims: tuple[int, ...], total: int, counts: Any) -> Any:
     counts = jnp.broadcast_to(reshard_by_name(counts, ("",) * counts.ndim), (array.shape[dims[0]],))
-    return jnp.repeat(array, counts, dims[0], total_repeat_length=total)
+    repeat = functools.partial(jnp.repeat, axis=dims[0], total_repeat_length=total)
+    return widen_gradient(repeat, array, counts)
 
 
 def tile(x: N, reps: Mapping[Any, int]) -> N:

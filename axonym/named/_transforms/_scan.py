@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from .._arguments import check_callable
 from .._array import is_named_array
@@ -18,6 +19,7 @@ from .._operation import name_dims, replicate_axes
 from .._sharding import reshard_named
 from .._static_result import is_array, unpack_result
 from .._traceback import hide_library_frames, make_error
+from .._wide_sums import differentiate_as, is_narrow_float, widen_float
 from ._checkpoint import Policy, Remat, checkpoint_scan, parse_remat
 from ._slices import SlicedArgs, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
 
@@ -214,7 +216,40 @@ def _scan_slices(loop: _Loop, init: Any, sliced_args: SlicedArgs) -> tuple[Any, 
 
     arrays = [_move_to_front(array, dim) for array, dim in zip(*sliced_args.get_sliced(), strict=True)]
     scan = functools.partial(jax.lax.scan, reverse=loop.reverse, unroll=loop.unroll)
-    return checkpoint_scan(scan, run_step, loop.policy, size)(_reshard_carry(init), arrays)
+
+    def run(step: Callable[..., Any], *operands: Any) -> Any:
+        return checkpoint_scan(scan, step, loop.policy, size)(*operands)
+
+    return _widen_gradients(run, run_step, _reshard_carry(init), arrays)
+
+
+def _widen_gradients(run: Callable[..., Any], step: Callable[..., Any], *operands: Any) -> Any:
+    """Runs a loop; gradients of the arrays that its step takes from around it add up in float32.
+
+    `jax.lax.scan` itself adds up the gradients of all steps in the dtype of such an array.
+    """
+    loop_jaxpr, shapes = jax.make_jaxpr(functools.partial(run, step), return_shape=True)(*operands)
+    narrow_arrays = [x for x in loop_jaxpr.consts if is_traced(x) and is_narrow_float(x.dtype)]
+    if not narrow_arrays:
+        return _evaluate_jaxpr(loop_jaxpr, shapes, operands)
+    wide_arrays = {id(x): widen_float(x) for x in narrow_arrays}
+
+    def run_wide_step(*operands: Any) -> Any:
+        step_jaxpr, shapes = jax.make_jaxpr(step, return_shape=True)(*operands)
+        consts: list[Any] = []
+        for x in step_jaxpr.consts:
+            if id(x) in wide_arrays:
+                x = differentiate_as(jax.lax.stop_gradient(x), wide_arrays[id(x)])
+            consts.append(x)
+        return _evaluate_jaxpr(ClosedJaxpr(step_jaxpr.jaxpr, consts), shapes, operands)
+
+    return run(run_wide_step, *operands)
+
+
+def _evaluate_jaxpr(closed_jaxpr: ClosedJaxpr, shapes: Any, operands: Any) -> Any:
+    """Returns the tree of what a jaxpr computes of a tree."""
+    results = jaxpr_as_fun(closed_jaxpr)(*jax.tree.leaves(operands))
+    return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
 def _check_carry(transform: str, carry: Any, next_carry: Any) -> None:
