@@ -206,19 +206,21 @@ def apply_binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
             return with_array(x, fn(x_array, y_array))
         except Exception as error:  # the class that JAX raises is not public
             if not is_sharding_type_error(error):
-                _check_meshes(x, y)
+                _check_meshes(error, x, y)
                 raise
         # On an Explicit mesh the operands are sharded differently, which the planned call resolves by name.
     call, names = plan_broadcast(fn, (names, x_sizes), (y.names, y_sizes))
     try:
         return with_array(x, call(x_array, y_array), names)
-    except Exception:
-        _check_meshes(x, y)
+    except Exception as error:
+        _check_meshes(error, x, y)
         raise
 
 
-def _check_meshes(*operands: Any) -> None:
-    """Raises a ValueError if arrays are on different meshes, since the errors of JAX do not name the arrays."""
+def _check_meshes(error: Exception, *operands: Any) -> None:
+    """Raises a ValueError if JAX raised because arrays are on different meshes, since its error does not name them."""
+    if isinstance(error, TypeError):  # about dtypes: on Auto axes JAX takes arrays of different meshes
+        return
     places = [(format_shape(x), jax.typeof(x.array).sharding.mesh) for x in operands if isinstance(x, NamedBase)]
     places.append(("the result", jax.sharding.get_abstract_mesh()))
     places = [(label, mesh) for label, mesh in dict.fromkeys(places) if not mesh.empty]
@@ -248,8 +250,8 @@ def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
     call, names = plan_broadcast(fn, *shapes)
     try:
         return with_array(template, call(*arrays), names)
-    except Exception:
-        _check_meshes(*operands)
+    except Exception as error:
+        _check_meshes(error, *operands)
         raise
 
 

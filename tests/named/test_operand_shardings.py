@@ -168,6 +168,14 @@ def test_operands_on_two_meshes_are_named(explicit_mesh):
         other + other
 
 
+def test_errors_about_dtypes_do_not_blame_meshes(auto_mesh):
+    x = nym.shard(make_operands()["x"], MAPPING, auto_mesh)
+    with jax.set_mesh(nym.create_mesh((8,), ("all",), axis_types="auto")):
+        for other in (x, nym.ones({"batch": 8})):
+            with pytest.raises(TypeError, match="does not accept dtype float32"):
+                nym.bitwise_and(x, other)
+
+
 def test_a_mapping_decides_where_operands_are_sharded_differently():
     operands = make_operands()
     x, other = nym.shard(operands["x"], {"batch": "data"}), nym.shard(operands["u"], {"batch": "model"})
