@@ -275,7 +275,9 @@ def drop_filtering_note(error: BaseException) -> None:
         notes[:] = [note for note in notes if "JAX_TRACEBACK_FILTERING" not in note]
 
 
-_MERGES_SLICES = LOSES_CONSTRAINTS = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 12)
+_IS_BEFORE_0_12 = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 12)
+
+LOSES_CONSTRAINTS = _IS_BEFORE_0_12
 """Whether XLA ignores all constraints of a program if an argument is on another Auto mesh of the same devices.
 
 Seen in jax 0.10.2, not in 0.12.0.1. `named_jit` then raises an error instead of replicating results.
@@ -289,7 +291,7 @@ def separate_slices(array: Any) -> Any:
     that updates along an axis that has just been sharded have wrong elements; see docs/known-faults.md. Should barriers
     stop helping, updates and their gradients are wrong. In jax 0.12.0, which needs none, this returns the array.
     """
-    if not _MERGES_SLICES or jax.typeof(array).sharding.mesh.empty:
+    if not _IS_BEFORE_0_12 or jax.typeof(array).sharding.mesh.empty:
         return array
     return jax.lax.optimization_barrier(array)
 

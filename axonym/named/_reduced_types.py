@@ -82,5 +82,6 @@ def broadcast_reduced(array: Any, dims: tuple[int, ...], like: Any) -> Any:
     """
     missing_dims = [dim for dim in range(like.ndim) if dim not in dims]
     array = set_reduced_axes(array, list_sharded_axes(like, missing_dims))
+    # `broadcast_in_dim` takes increasing dimensions.
     array = jax.numpy.transpose(array, sorted(range(len(dims)), key=dims.__getitem__))
     return jax.lax.broadcast_in_dim(array, like.shape, sorted(dims), out_sharding=jax.typeof(like).sharding)

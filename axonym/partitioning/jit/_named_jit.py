@@ -357,10 +357,11 @@ class NamedJit(Generic[Args, R]):
         """Returns the error that names the argument which JAX's error is about, None for others."""
         described = self._signature.describe_arguments(static.partition.treedef)
         leaves = static.merge_leaves(donated, kept)
-        argument_error = find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
-        for find_error in (find_ambiguity_error, find_deleted_error):
-            if argument_error is None:
-                argument_error = find_error(error, self._name, described, leaves)
+        argument_error = (
+            find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
+            or find_ambiguity_error(error, self._name, described, leaves)
+            or find_deleted_error(error, self._name, described, leaves)
+        )
         # JAX's own frames are hidden already; the error takes the place of JAX's, at the user's line that led to it.
         return None if argument_error is None else argument_error.with_traceback(error.__traceback__ or find_caller())
 
