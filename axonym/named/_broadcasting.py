@@ -114,7 +114,8 @@ def check_scalar(x: Any) -> Any:
         dtype = jax.dtypes.canonicalize_dtype(np.result_type(int if isinstance(x, int) else x))
         if not jnp.iinfo(dtype).min <= x <= jnp.iinfo(dtype).max:
             raise make_error(
-                OverflowError, f"the operand {x} does not fit {dtype}; give it as a float, or set `jax_enable_x64`"
+                OverflowError,
+                f"the operand {x} does not fit {dtype}; give it as a float or `np.uint32`, or set `jax_enable_x64`",
             )
     return x
 

@@ -178,7 +178,8 @@ def full_like(x: N, fill_value: Any, dtype: Any = None) -> N:
     """
     check_named(x)
     check_dtype(dtype)
-    value = as_plain_number(fill_value)
+    # JAX converts an integer to the dtype of the result first, so it need not fit the default one.
+    value = fill_value if type(fill_value) is int else as_plain_number(fill_value)
     check_values(value, x.dtype if dtype is None else jnp.dtype(dtype))
     return with_array(x, jnp.full_like(x.array, value, dtype, device=_get_like_sharding(x.array)))
 

@@ -71,6 +71,8 @@ def test_arrays_like_others():
         assert fn(x, jnp.float32).dtype == jnp.float32
     assert np.array_equal(nym.full_like(x, 5).array, jnp.full_like(x.array, 5))
     assert nym.full_like(x, 0.5, jnp.float32).dtype == jnp.float32
+    for dtype in (jnp.uint32, jnp.float32):
+        assert np.array_equal(nym.full_like(x, 3_000_000_000, dtype).array, np.full(x.array.shape, 3e9))
 
 
 @pytest.mark.parametrize(
