@@ -39,8 +39,9 @@ def find_range_problem(array: np.ndarray | np.generic, dtype: Any) -> str | None
     """Returns why the numbers of an array do not fit a dtype, or None; floats may be rounded, but not to infinity."""
     if dtype == array.dtype or not array.size or array.dtype.kind == "b" or not is_jax_dtype(array.dtype):
         return None
-    if jnp.issubdtype(dtype, jnp.integer) and array.dtype.kind != "c":
-        limits, minimum, maximum = jnp.iinfo(dtype), array.min().item(), array.max().item()
+    limits = get_integer_limits(dtype)
+    if limits is not None and array.dtype.kind != "c":
+        minimum, maximum = array.min().item(), array.max().item()
         fits = limits.min <= minimum and maximum <= limits.max
     elif jnp.issubdtype(dtype, jnp.inexact) and _get_largest(dtype) < _get_largest(array.dtype):
         minimum, maximum = _find_finite_extremes(np.asarray(array))
@@ -57,9 +58,17 @@ def find_range_problem(array: np.ndarray | np.generic, dtype: Any) -> str | None
     )
 
 
+@cached_plan
+def get_integer_limits(dtype: Any) -> jnp.iinfo | None:
+    """Returns the limits of a dtype of integers, None for any other dtype."""
+    return jnp.iinfo(dtype) if jnp.issubdtype(dtype, jnp.integer) else None
+
+
+@cached_plan
 def _get_largest(dtype: Any) -> Any:
     """Returns the largest finite number of a dtype."""
-    return jnp.iinfo(dtype).max if jnp.issubdtype(dtype, jnp.integer) else float(jnp.finfo(dtype).max)
+    limits = get_integer_limits(dtype)
+    return float(jnp.finfo(dtype).max) if limits is None else limits.max
 
 
 def _find_finite_extremes(array: np.ndarray) -> tuple[float, float]:
@@ -82,20 +91,29 @@ def check_values(value: Any, dtype: Any) -> None:
         TypeError: If the value is a float and the elements are integers, or it is complex and they are not.
         ValueError: If the value is a known integer beyond the limits of the dtype.
     """
-    value_dtype = jnp.result_type(value)
-    for kind in (jnp.inexact, jnp.complexfloating):
-        if jnp.issubdtype(value_dtype, kind) and not jnp.issubdtype(dtype, kind):
-            raise make_error(
-                TypeError, f"Elements of {dtype} cannot take values of {value_dtype}; convert either with `astype`."
-            )
-    if isinstance(value, int | np.integer) and jnp.issubdtype(dtype, jnp.integer):
-        limits = jnp.iinfo(dtype)
-        if not limits.min <= value <= limits.max:
+    if isinstance(value, np.ndarray) and not value.ndim:
+        value = value[()]
+    if isinstance(value, int | np.integer):
+        limits = get_integer_limits(dtype)
+        if limits is not None and not limits.min <= value <= limits.max:
             raise make_error(
                 ValueError,
                 f"elements of {dtype} are from {limits.min} to {limits.max} and cannot take {value}; convert the array "
                 "with `astype`",
             )
+        return
+    value_dtype = jnp.result_type(value)
+    if _loses_parts(value_dtype, dtype):
+        raise make_error(
+            TypeError, f"Elements of {dtype} cannot take values of {value_dtype}; convert either with `astype`."
+        )
+
+
+@cached_plan
+def _loses_parts(value_dtype: Any, dtype: Any) -> bool:
+    """Returns whether values of one dtype lose their fractions or imaginary parts as elements of another."""
+    kinds = (jnp.inexact, jnp.complexfloating)
+    return any(jnp.issubdtype(value_dtype, kind) and not jnp.issubdtype(dtype, kind) for kind in kinds)
 
 
 @cached_plan

@@ -12,6 +12,7 @@ from ..named._array import NamedArray
 from ..named._axis import AxisSelector, AxisSpec, find_axis, get_names_and_sizes, parse_axes
 from ..named._base import NamedBase, format_shape
 from ..named._format import format_axes
+from ..named._numpy_input import get_integer_limits
 from ._draw_sample import check_bounds, check_parameter, draw_sample
 
 
@@ -520,18 +521,20 @@ def randint(key: jax.Array, shape: AxisSpec, minval: Any, maxval: Any, dtype: An
         5
     """
     check_bounds("randint", is_strict=True, minval=minval, maxval=maxval)
-    parameters = {"minval": _parse_bound("minval", minval, dtype), "maxval": _parse_bound("maxval", maxval, dtype)}
+    check_dtype(dtype)
+    drawn_dtype = jnp.result_type(int if dtype is None else dtype)
+    bounds = {"minval": minval, "maxval": maxval}
+    parameters = {name: _parse_bound(name, bound, drawn_dtype) for name, bound in bounds.items()}
     return draw_sample(jax.random.randint, key, shape, parameters, dtype=dtype)
 
 
 def _parse_bound(name: str, bound: Any, dtype: Any) -> Any:
     """Returns a bound of `randint`, after checking that a Python number is an integer that fits the dtype."""
-    check_dtype(dtype)
-    drawn_dtype = jnp.result_type(int if dtype is None else dtype)
-    if not isinstance(bound, int | float) or not jnp.issubdtype(drawn_dtype, jnp.integer):
+    limits = get_integer_limits(dtype)
+    if limits is None or not isinstance(bound, int | float):
         return bound
-    label = f"randint: `{name}` for {drawn_dtype}"
-    limits, default_limits = jnp.iinfo(drawn_dtype), jnp.iinfo(jnp.result_type(int))
+    label = f"randint: `{name}` for {dtype}"
+    default_limits = jnp.iinfo(jnp.result_type(int))
     # `maxval` itself is not drawn, so it may be one more than the largest number; JAX takes it as an unsigned one.
     most = min(limits.max + (name == "maxval"), 2 * default_limits.max + 1)
     check_number(label, check_integer(label, bound), least=limits.min, most=most)

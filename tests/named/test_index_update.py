@@ -178,6 +178,8 @@ def test_values_that_elements_cannot_take(fill, run):
         with pytest.raises(ValueError, match=text):
             run(lambda x, value=value: fill(x, value))(narrow)
     fill(narrow, 255)
+    with pytest.raises(ValueError, match="elements of uint8 are from 0 to 255 and cannot take 300"):
+        narrow.at["i", 0].set(np.array(300))
 
 
 def test_fills_of_a_mask_and_of_positions():

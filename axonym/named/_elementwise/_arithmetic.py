@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._arguments import check_integer, check_number
+from .._arguments import check_integer
 from .._axis import Axis, Names, parse_one_axis
 from .._base import A, N, NamedBase, check_named, with_array
 from .._broadcasting import apply_binary, apply_broadcast, apply_unary
@@ -459,10 +459,9 @@ def clip(x: A, min: Any = None, max: Any = None) -> A:
         >>> nym.clip(nym.arange(nym.Axis("i", 4)), 1, 2).array
         Array([1, 1, 2, 2], dtype=int32)
     """
-    for label, bound in (("min", min), ("max", max)):
-        if type(bound) is int and isinstance(x, NamedBase) and jnp.issubdtype(x.dtype, jnp.integer):
-            limits = jnp.iinfo(x.dtype)
-            check_number(f"clip: `{label}` for {x.dtype}", bound, least=limits.min, most=limits.max)
+    for bound in (min, max):
+        if type(bound) is int and isinstance(x, NamedBase):  # any other takes part in the promotion of dtypes
+            check_values(bound, x.dtype)
     # A bound of None is no operand; with a single bound, clipping is one of these two functions.
     if (min is None) == (max is None):
         return apply_unary(jnp.clip, x) if min is None else apply_broadcast(jnp.clip, x, min, max)
