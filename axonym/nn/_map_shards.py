@@ -86,7 +86,7 @@ def map_over_mesh(fn: Callable[..., Any], mesh: MeshLike, specs: Any, out_specs:
     is_nested = AxisType.Manual in mesh.axis_types
     # JAX cannot save what a nested `shard_map` computes if it varies over the mesh axes of the outer one, so the
     # backward pass computes it again from the arguments.
-    mapped = jax.shard_map(
+    mapped_fn = jax.shard_map(
         jax.checkpoint(fn) if is_nested else fn,
         mesh=mesh,
         in_specs=specs,
@@ -95,12 +95,12 @@ def map_over_mesh(fn: Callable[..., Any], mesh: MeshLike, specs: Any, out_specs:
         check_vma=check_vma,
     )
     if check_vma or not is_nested:
-        return mapped
+        return mapped_fn
 
     def call(*operands: Any) -> Any:
         # Unchecked results are typed as if they were the same on all devices of the outer `shard_map`.
         arrays = jax.tree.leaves(operands)
-        return jax.tree.map(lambda result: vary_like(result, *arrays), mapped(*operands))
+        return jax.tree.map(lambda result: vary_like(result, *arrays), mapped_fn(*operands))
 
     return call
 

@@ -83,7 +83,8 @@ class AttentionInputs:
 
     def zero_hidden_queries(self, averages: NamedArray) -> NamedArray:
         """Returns averages with zeros for queries from which the bias and the mask hide all keys."""
-        if not self.may_hide_all_keys or (mask := self.hide_by_mask().materialize_mask()) is None:
+        mask = self.hide_by_mask().materialize_mask() if self.may_hide_all_keys else None
+        if mask is None:
             return averages
         has_keys = mask.any(self.key_axis) if self.key_axis in mask.names else mask
         return fill_masked(averages, has_keys, 0)

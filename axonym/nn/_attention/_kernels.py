@@ -177,14 +177,14 @@ def attend_by_jax(inputs: AttentionInputs) -> NamedArray:
     """Computes attention by `jax.nn.dot_product_attention`."""
     axes, uses_cudnn = find_kernel_axes(inputs), find_cudnn_obstacle(inputs) is None
     # The function adds numbers to a bias that mask keys, and has NaN for a query whose scores are all minus infinity.
-    masked = inputs.hide_by_mask()
-    flags, mask = _split_flags(masked, uses_cudnn)
+    masked_inputs = inputs.hide_by_mask()
+    flags, mask = _split_flags(masked_inputs, uses_cudnn)
     query, scale = inputs.query, inputs.scale
     if scale is None:
         scale = 1 / math.sqrt(math.prod(axis.size for axis in axes.contracted))
     elif not isinstance(scale, int | float):  # the function takes a Python number; others become part of the query
         query, scale = inputs.scale_query().astype(query.dtype), 1.0
-    operands = [query, inputs.key, inputs.value, *(x for x in (masked.bias, mask) if x is not None)]
+    operands = [query, inputs.key, inputs.value, *(x for x in (masked_inputs.bias, mask) if x is not None)]
     query_heads = (*axes.heads, *axes.groups)
     names, shape = get_names_and_sizes((*axes.batch, *axes.queries, *query_heads, *axes.vectors))
 

@@ -102,21 +102,21 @@ def find_ambiguity_error(
     """
     if not is_sharding_type_error(error):
         return None
-    plain: list[str] = []
-    named: list[str] = []
+    plain_texts: list[str] = []
+    named_texts: list[str] = []
     for leaf_info, leaf in zip(leaf_infos, leaves, strict=True):
         if isinstance(leaf, jax.Array) and any(_get_explicit_spec(leaf).partitions):
             text = f"{keystr(leaf_info.path)}, {leaf.dtype}{list(leaf.shape)}, is {_get_explicit_spec(leaf)}"
-            (plain if leaf_info.names is None else named).append(text)
-    sharded = plain or named
-    if not sharded:
+            (plain_texts if leaf_info.names is None else named_texts).append(text)
+    texts = plain_texts or named_texts
+    if not texts:
         return None
-    arrays_text = "plain arrays" if plain else "the plain arrays in named ones"
-    surplus_text = f" and {len(sharded) - _MAX_ARRAYS} more" if len(sharded) > _MAX_ARRAYS else ""
+    arrays_text = "plain arrays" if plain_texts else "the plain arrays in named ones"
+    surplus_text = f" and {len(texts) - _MAX_ARRAYS} more" if len(texts) > _MAX_ARRAYS else ""
     reason = str(error).strip().partition(". ")[0].rstrip(".")
     return ValueError(
         f"`{name}` computes with {arrays_text} on a mesh of Explicit axes, where JAX needs the sharding of each "
-        f"result: {'; '.join(sharded[:_MAX_ARRAYS])}{surplus_text}; let the compiler choose it, with "
+        f"result: {'; '.join(texts[:_MAX_ARRAYS])}{surplus_text}; let the compiler choose it, with "
         "`jax.sharding.auto_axes(fn, out_sharding=...)` around the function that computes with them, or make the mesh "
         f"with `axis_types='auto'`. JAX's error: {reason}."
     )
