@@ -529,9 +529,9 @@ def randint(key: jax.Array, shape: AxisSpec, minval: Any, maxval: Any, dtype: An
 
 
 def _parse_bound(name: str, bound: Any, dtype: Any) -> Any:
-    """Returns a bound of `randint`, after checking that a Python number is an integer that fits the dtype."""
+    """Returns a bound of `randint`, after checking that a known number is an integer that fits the dtype."""
     limits = get_integer_limits(dtype)
-    if limits is None or not isinstance(bound, int | float):
+    if limits is None or not isinstance(bound, int | float | np.integer):
         return bound
     label = f"randint: `{name}` for {dtype}"
     default_limits = jnp.iinfo(jnp.result_type(int))

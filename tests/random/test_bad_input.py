@@ -46,7 +46,7 @@ MISTAKES = {
         "randint: `maxval` for int32 must be at least -2147483648 and at most 2147483648, not 4294967296",
     ),
     "randint past int8": (
-        lambda: random.randint(KEY, DRAWS, 0, 200, jnp.int8),
+        lambda: random.randint(KEY, DRAWS, 0, np.int64(200), jnp.int8),
         "randint: `maxval` for int8 must be at least -128 and at most 128, not 200",
     ),
     "negative randint": (
