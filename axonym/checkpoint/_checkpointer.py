@@ -85,6 +85,7 @@ class Checkpointer:
         self._is_read_only = read_only
         self._writer = None if read_only else StepWriter(self._folder, max_to_keep, self._timeout)
         self._saving: int | None = None  # the step that is being written in other threads
+        self._attempts = 0  # to save; the same number in all processes, also if one of them fails
 
     def __enter__(self) -> Self:
         """Returns the checkpointer."""
@@ -124,6 +125,7 @@ class Checkpointer:
             TimeoutError: If another process does not arrive in time. The message names it.
         """
         self.wait()
+        self._attempts += 1
         shown_step = format_value(step)
         prepared = agree_on_result(
             f"the checkpoint of step {shown_step} in {self._folder}",
@@ -141,7 +143,7 @@ class Checkpointer:
             except ValueError as error:
                 raise ValueError(f"{error}; save one tree in all processes, and leave out what differs") from None
         self._saving = step
-        self._require_writer().save(step, prepared)
+        self._require_writer().save(step, self._attempts, prepared)
 
     def _require_writer(self) -> StepWriter:
         if self._writer is not None:
@@ -188,7 +190,7 @@ class Checkpointer:
                 messages = self._writer.wait()
             except Exception as error:
                 step, self._saving = self._saving, None
-                self._writer.give_up(step)
+                self._writer.give_up()
                 raise self._make_failure(step, f"{type(error).__name__}: {error}") from error
             self._saving = None
             for message in messages:

@@ -10,6 +10,7 @@ import functools
 import os
 import shutil
 import tempfile
+import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,7 @@ class StepWriter:
         self._lock: WriterLock | None = None  # only in process 0, for all processes
         self._saved: list[int] = []  # in this order, by this program
         self._pending: Future[list[str]] | None = None
+        self._step_folder: Path  # the hidden folder of the save that started last
         subject = f"opening {folder} to save"
         try:
             hidden_name = agree_on_result(
@@ -166,9 +168,13 @@ class StepWriter:
                 "restore only, pass `read_only=True`"
             ) from error
 
-    def save(self, step: int, state: Any) -> None:
-        """Starts to save a step; returns when its arrays are on the host, or an error of that is to be agreed on."""
-        folder = get_step_folder(self._hidden, step)
+    def save(self, step: int, attempt: int, state: Any) -> None:
+        """Starts to save a step; returns when its arrays are on the host, or an error of that is to be agreed on.
+
+        Each attempt has a folder of its own, since the thread of one that was given up may still write.
+        """
+        self._step_folder = self._hidden / f"{step}-{attempt}"
+        folder = self._step_folder / "default"
         # In a thread, because that of a notebook runs an event loop already.
         writes = call_in_thread(functools.partial(import_orbax_handler().start_save, folder, state))
         wait([writes], self._seconds)
@@ -182,12 +188,11 @@ class StepWriter:
         self._pending = None
         return messages
 
-    def give_up(self, step: int) -> None:
+    def give_up(self) -> None:
         """Removes the files of a step that could not be saved."""
         self._pending = None
         if jax.process_index() == 0:
-            for path in self._hidden.glob(f"{step}*"):
-                shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(self._step_folder, ignore_errors=True)
 
     def close(self) -> None:
         """Ends the threads that write, and lets other programs save."""
@@ -205,7 +210,7 @@ class StepWriter:
     def _complete(self, step: int, metadata: TreeMetadata, writes: Future[list[Any]]) -> list[str]:
         """Waits until all processes have written a step, makes it a checkpoint and deletes the oldest ones."""
         subject = f"the checkpoint of step {step} in {self._folder}"
-        folder = get_step_folder(self._hidden, step)
+        folder = self._step_folder / "default"
 
         def write() -> None:
             if not writes.done():
@@ -213,8 +218,9 @@ class StepWriter:
                     f"the arrays were not on the host after {self._seconds} s, since the devices still compute or wait "
                     "for a process; pass a longer `timeout` if that is not enough"
                 )
+            deadline = time.monotonic() + self._seconds
             for part in writes.result():
-                part.result(self._seconds)
+                part.result(max(0.0, deadline - time.monotonic()))
             write_checksums_of_process(folder, jax.process_index())
 
         def complete() -> list[str]:
@@ -234,13 +240,13 @@ class StepWriter:
         Raises:
             OSError: If something is missing, or another program has taken over the folder.
         """
-        step_folder = self._hidden / str(step)
+        step_folder = self._step_folder
         checksums = write_checksums(step_folder, jax.process_count())
-        import_orbax_handler().check_written(get_step_folder(self._hidden, step), checksums, metadata)
+        import_orbax_handler().check_written(step_folder / "default", checksums, metadata)
         if self._lock is not None:
             self._lock.check()
         # What is in the folders has to be on disk before their new name is, and that before an older step is deleted.
-        for folder in (step_folder, get_step_folder(self._hidden, step)):
+        for folder in (step_folder, step_folder / "default"):
             _flush_folder(folder)
         step_folder.rename(self._folder / str(step))
         _flush_folder(self._folder)

@@ -1,11 +1,14 @@
 """Saving while the training goes on, which checkpoints stay, the command, and real kills."""
 
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 import axonym as nym
@@ -179,3 +182,53 @@ def test_a_step_that_is_saved_again_is_kept(tmp_path: Path) -> None:
                 shutil.rmtree(tmp_path / "20")
         assert list(checkpointer.steps) == [20]
     assert nym.checkpoint.restore(tmp_path)["x"].tolist() == [2.0, 2.0]
+
+
+def test_a_save_that_was_given_up_writes_nothing_into_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+    is_next_written, is_late_written = threading.Event(), threading.Event()
+    save = ocp.PyTreeCheckpointHandler.async_save
+
+    async def save_late(handler: Any, *arguments: Any, **options: Any) -> list[Any]:
+        attempts.append(len(attempts))
+        is_late = len(attempts) == 1
+        if is_late:
+            is_next_written.wait(60)
+        parts = await save(handler, *arguments, **options) or []
+        for part in parts:
+            part.result(60)
+        if is_late:
+            is_late_written.set()
+        else:
+            is_next_written.set()
+            is_late_written.wait(60)
+        return parts
+
+    monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "async_save", save_late)
+    with nym.checkpoint.Checkpointer(tmp_path, timeout=3) as checkpointer:
+        checkpointer.save({"weight": np.zeros(3)}, 5)
+        with pytest.raises(OSError, match=r"step 5 could not be saved .*: the arrays were not on the host"):
+            checkpointer.wait()
+        checkpointer.save({"weight": np.ones(3)}, 5)
+        checkpointer.wait()
+        assert checkpointer.restore()["weight"].tolist() == [1, 1, 1]
+
+
+def test_all_parts_of_a_save_have_one_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts: list[float] = []
+    save = ocp.PyTreeCheckpointHandler.async_save
+
+    class Part:
+        def result(self, timeout: float) -> None:
+            timeouts.append(timeout)
+            time.sleep(0.01)
+
+    async def save_in_parts(handler: Any, *arguments: Any, **options: Any) -> list[Any]:
+        return [*(await save(handler, *arguments, **options) or []), Part(), Part()]
+
+    monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "async_save", save_in_parts)
+    nym.checkpoint.save(tmp_path, {"weight": np.zeros(3)}, 5)
+    first, second = timeouts
+    assert second < first <= 1800

@@ -145,19 +145,19 @@ def take_over(folder: Path, hidden: Path) -> None:
 
 
 def remove_elements(folder: Path, hidden: Path) -> None:
-    max(hidden.glob("1/default/ocdbt.process_0/d/*"), key=lambda path: path.stat().st_size).unlink()
+    max(hidden.glob("1-1/default/ocdbt.process_0/d/*"), key=lambda path: path.stat().st_size).unlink()
 
 
 def cut_elements(folder: Path, hidden: Path) -> None:
-    os.truncate(max(hidden.glob("1/default/ocdbt.process_0/d/*"), key=lambda path: path.stat().st_size), 1)
+    os.truncate(max(hidden.glob("1-1/default/ocdbt.process_0/d/*"), key=lambda path: path.stat().st_size), 1)
 
 
 def remove_metadata(folder: Path, hidden: Path) -> None:
-    (hidden / "1/default/axonym.json").unlink()
+    (hidden / "1-1/default/axonym.json").unlink()
 
 
 def remove_index(folder: Path, hidden: Path) -> None:
-    (hidden / "1/default/manifest.ocdbt").unlink()
+    (hidden / "1-1/default/manifest.ocdbt").unlink()
 
 
 def remove_all(folder: Path, hidden: Path) -> None:
