@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr
 
@@ -75,19 +76,28 @@ def move_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding], paths
 
 
 def _move_across_processes(array: Any, sharding: NamedSharding, path: str) -> jax.Array:
-    # JAX moves neither random keys there nor what is committed to devices of this process.
-    with jax.set_mesh(None):
+    with jax.set_mesh(None):  # JAX does not move random keys there
         data = jax.random.key_data(array) if is_random_key(array) else array
-    if isinstance(data, jax.Array) and data.committed and data.is_fully_addressable:
-        data = np.asarray(data)
-    try:
+    if isinstance(data, jax.Array) and not data.is_fully_addressable:
         moved = jax.device_put(data, sharding)
-    except AssertionError:  # JAX compares the data of all processes
+    else:
+        # `device_put` would refuse NaN, as different from itself, and what is committed to devices of this process.
+        dtype, data = jax.typeof(data).dtype, np.asarray(data)
+        if len({device.process_index for device in sharding.device_set}) == jax.process_count():
+            _check_is_same_everywhere(data, array.shape, path)
+        moved = jax.make_array_from_callback(data.shape, sharding, lambda index: data[index], dtype)
+    return jax.random.wrap_key_data(moved, impl=jax.random.key_impl(array)) if is_random_key(array) else moved
+
+
+def _check_is_same_everywhere(data: np.ndarray, shape: tuple[int, ...], path: str) -> None:
+    """Checks that all processes have the same bits of an array."""
+    try:
+        multihost_utils.assert_equal(np.ravel(data).view(np.uint8))
+    except AssertionError:
         raise ValueError(
-            f"{format_prefix(path)}an array of shape {array.shape} differs between processes; pass the same one in "
+            f"{format_prefix(path)}an array of shape {shape} differs between processes; pass the same one in "
             "all of them, or the part of each to `host_local_to_global`"
         ) from None
-    return jax.random.wrap_key_data(moved, impl=jax.random.key_impl(array)) if is_random_key(array) else moved
 
 
 def rewrap_arrays(nodes: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:

@@ -58,6 +58,9 @@ rows = jax.device_count() // 2
 keys = nym.named(jax.random.split(jax.random.key(7), 8), "batch")
 differing, differing_keys = nym.arange(Batch) + PROCESS, nym.random.split(jax.random.key(PROCESS), Batch)
 committed = nym.named(jax.device_put(differing.array, jax.local_devices()[0]), "batch")
+# NaN is the same in all processes if its bits are; NumPy's array is moved like JAX's.
+values = np.where(np.arange(8) % 3, np.arange(8), np.nan).astype(np.float32)
+holes = [nym.named(values, "batch").astype("bfloat16"), nym.NamedArray(values, ("batch",))]
 # Processes along `data`, and along `model`.
 orders = [("data", "model"), ("model", "data")]
 for kind, names in zip(("auto", "explicit"), orders if PROCESSES == 2 else orders[::-1], strict=True):
@@ -115,6 +118,8 @@ for kind, names in zip(("auto", "explicit"), orders if PROCESSES == 2 else order
         with nym.axis_mapping(COMPUTE):
             assert nym.random.split(jax.random.key(7), Batch).sharding.spec == jax.P("data")
         same(nym.shard_map(draw, mapping=COMPUTE)(keys), draw(keys))
+        for leaf in holes:
+            same(nym.shard(leaf, COMPUTE), leaf)
         for leaf in (differing, differing_keys, committed):
             text = raised(ValueError, nym.shard, {"x": leaf}, COMPUTE)
             has(text, "['x']: an array of shape (8,) differs between processes; pass the same one in all of them, or")
