@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
-from jax.tree_util import keystr
 
 from .._jax_compat import is_tracing
 from ..named._array import NamedArray
@@ -23,15 +22,18 @@ from ..named._numpy_input import find_array_problem
 from ..named._traceback import make_error
 from ..named._transforms import is_random_key
 from ._active_mesh import MeshLike, describe_mixed_types
-from ._leaves import LeafInfo, format_prefix
+from ._leaves import format_prefix
 
 
 def place_leaves(
-    leaves: list[Any], shardings: list[NamedSharding | None], mesh: MeshLike, described: Sequence[LeafInfo] = ()
+    leaves: list[Any],
+    shardings: list[NamedSharding | None],
+    mesh: MeshLike,
+    find_path: Callable[[int], str] = lambda position: "",
 ) -> list[Any]:
     """Returns the leaves of a tree, each placed by its sharding if it has one; the list itself if nothing changes.
 
-    Errors name the leaf if the leaves are described.
+    Errors start with the path of a leaf, found from its position.
     """
     is_traced = is_tracing()
     if not is_traced and [getattr(leaf, "sharding", None) for leaf in leaves] == shardings:
@@ -52,8 +54,8 @@ def place_leaves(
             if current is sharding or current == sharding:  # mostly one object: shardings are cached
                 continue
             if isinstance(leaf, np.ndarray) and (problem := find_array_problem(leaf)) is not None:
-                path = keystr(described[position].path) if described else ""
-                raise make_error(ValueError, f"{format_prefix(path)}an array of shape {leaf.shape} {problem}")
+                prefix = format_prefix(find_path(position))
+                raise make_error(ValueError, f"{prefix}an array of shape {leaf.shape} {problem}")
             if current is None or not _is_equivalent(current, sharding, leaf.ndim):
                 moves[position] = choose_target(sharding, current)
     if constraints:
@@ -62,20 +64,27 @@ def place_leaves(
     if moves:
         if not isinstance(mesh, Mesh):
             raise ValueError("arrays can only be placed on a mesh with devices; on an abstract one, shard their shapes")
-        paths = [keystr(described[position].path) if described else "" for position in moves]
-        placed = move_arrays([leaves[position] for position in moves], [*moves.values()], paths)
+        positions = [*moves]
+        placed = move_arrays(
+            [leaves[position] for position in moves], [*moves.values()], lambda index: find_path(positions[index])
+        )
         changed.update(zip(moves, placed, strict=True))
     return [changed.get(position, leaf) for position, leaf in enumerate(leaves)] if changed else leaves
 
 
-def move_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding], paths: Sequence[str]) -> list[Any]:
-    """Returns arrays moved to devices, of several processes too; the paths are for errors."""
-    if all(sharding.is_fully_addressable for sharding in shardings):
+def move_arrays(
+    arrays: Sequence[Any], shardings: Sequence[NamedSharding], find_path: Callable[[int], str] = lambda index: ""
+) -> list[Any]:
+    """Returns arrays moved to devices, of several processes too; errors start with the path of an array."""
+    if all([sharding.is_fully_addressable for sharding in shardings]):
         return jax.device_put([*arrays], [*shardings])
-    return [*map(_move_across_processes, arrays, shardings, paths)]
+    moved = []
+    for index, (array, sharding) in enumerate(zip(arrays, shardings, strict=True)):
+        moved.append(_move_across_processes(array, sharding, functools.partial(find_path, index)))
+    return moved
 
 
-def _move_across_processes(array: Any, sharding: NamedSharding, path: str) -> jax.Array:
+def _move_across_processes(array: Any, sharding: NamedSharding, find_path: Callable[[], str]) -> jax.Array:
     with jax.set_mesh(None):  # JAX does not move random keys there
         data = jax.random.key_data(array) if is_random_key(array) else array
     if isinstance(data, jax.Array) and not data.is_fully_addressable:
@@ -84,18 +93,18 @@ def _move_across_processes(array: Any, sharding: NamedSharding, path: str) -> ja
         # `device_put` would refuse NaN, as different from itself, and what is committed to devices of this process.
         dtype, data = jax.typeof(data).dtype, np.asarray(data)
         if len({device.process_index for device in sharding.device_set}) == jax.process_count():
-            _check_is_same_everywhere(data, array.shape, path)
+            _check_is_same_everywhere(data, array.shape, find_path)
         moved = jax.make_array_from_callback(data.shape, sharding, lambda index: data[index], dtype)
     return jax.random.wrap_key_data(moved, impl=jax.random.key_impl(array)) if is_random_key(array) else moved
 
 
-def _check_is_same_everywhere(data: np.ndarray, shape: tuple[int, ...], path: str) -> None:
+def _check_is_same_everywhere(data: np.ndarray, shape: tuple[int, ...], find_path: Callable[[], str]) -> None:
     """Checks that all processes have the same bits of an array."""
     try:
         multihost_utils.assert_equal(np.ravel(data).view(np.uint8))
     except AssertionError:
         raise ValueError(
-            f"{format_prefix(path)}an array of shape {shape} differs between processes; pass the same one in "
+            f"{format_prefix(find_path())}an array of shape {shape} differs between processes; pass the same one in "
             "all of them, or the part of each to `host_local_to_global`"
         ) from None
 

@@ -158,15 +158,13 @@ def shard_tree(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T
         return tree
     nodes, treedef = jax.tree.flatten(tree, is_leaf=_is_described)
     arrays = [node.array if isinstance(node, NamedArray) else node for node in nodes]
-    result = None
     try:
         shardings = _infer_by_names(nodes, arrays, mapping, target)
-        if shardings is not None:
-            result = place_leaves(arrays, shardings, target)
     except ValueError:  # it is raised again, with the path of the array
-        pass
-    if result is None:
+        shardings = None
+    if shardings is None:
         return _shard_described(tree, describe_leaves(tree), mapping, target)
+    result = place_leaves(arrays, shardings, target, lambda position: keystr(describe_leaves(tree)[position].path))
     if result is arrays:
         return tree
     return jax.tree.unflatten(treedef, rewrap_arrays(nodes, result))
@@ -256,7 +254,7 @@ def shard_leaves(
         return leaves
     decided = apply_fallback_rules(leaves, described, mapping, target)
     shardings = [infer_leaf_sharding(*pair, mapping, target) for pair in zip(leaves, decided, strict=True)]
-    return place_leaves(leaves, shardings, target, described)
+    return place_leaves(leaves, shardings, target, lambda position: keystr(described[position].path))
 
 
 def infer_leaf_sharding(

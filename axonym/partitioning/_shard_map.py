@@ -271,7 +271,7 @@ def _place_arguments(arguments: Sequence[_Argument], region: _Region) -> list[An
     if is_traced:
         placed = list(map(_constrain_argument, arguments, arrays, shardings))
     else:
-        placed = move_arrays(arrays, shardings, [""] * len(arrays))
+        placed = move_arrays(arrays, shardings)
     return rewrap_arrays([argument.node for argument in arguments], placed)
 
 
