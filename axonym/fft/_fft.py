@@ -22,6 +22,7 @@ from ..named._broadcasting import apply_to_whole_axes, get_scalar
 from ..named._gufunc import apply_gufunc
 from ..named._shape._rearrange import rearrange
 from ..named._sharding import constrain_sharding
+from ..named._wide_sums import widen_float
 
 
 def fft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
@@ -157,9 +158,7 @@ def _widen_real(name: str, x: N) -> N:
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         complex_name = {"rfft": "fft", "ihfft": "ifft"}[name]
         raise TypeError(f"`{name}` needs a real array, not {x.dtype} {format_shape(x)}; use `{complex_name}`")
-    if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4:  # which JAX widens for `fft` alone
-        return with_array(x, x.array.astype(jnp.float32))
-    return x
+    return with_array(x, widen_float(x.array))  # JAX widens 16-bit floats for `fft` alone
 
 
 def _parse_points(x: NamedBase, axis: AxisSelection | None, is_half: bool) -> tuple[Names, tuple[int, ...]]:

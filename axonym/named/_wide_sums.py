@@ -17,6 +17,11 @@ def is_narrow_float(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
+def widen_dtype(dtype: Any) -> Any:
+    """Returns float32 for floats of fewer bits, and any other dtype as it is."""
+    return jnp.dtype(jnp.float32) if is_narrow_float(dtype) else dtype
+
+
 def widen_float(array: Any) -> Any:
     """Returns an array in float32 if it is of floats of fewer bits."""
     return array.astype(jnp.float32) if is_narrow_float(array.dtype) else array

@@ -27,6 +27,7 @@ from ..named._format import format_axes
 from ..named._operation import run_operation
 from ..named._sharding import constrain_sharding, place_array
 from ..named._traceback import make_error
+from ..named._wide_sums import widen_dtype, widen_float
 from ._keys import as_plain_key
 
 
@@ -53,7 +54,8 @@ def draw_sample(
 ) -> NamedArray:
     """Draws an array within one compiled function, so that no device ever holds more than its shard.
 
-    Floats of fewer than 32 bits are drawn in float32 and rounded.
+    Floats of fewer than 32 bits are drawn in float32 and rounded: uniform numbers of 16 bits are multiples of 1/128 or
+    1/1024, with which nothing rare is ever drawn.
 
     Args:
         sample: Module-level function of a key, plain parameters by name, the sizes as `shape`, and the options. Each
@@ -88,16 +90,6 @@ def draw_sample(
         raise
 
 
-def get_drawn_dtype(dtype: Any) -> Any:
-    """Returns float32 for floats of fewer bits, and any other dtype as it is.
-
-    Uniform numbers of 16 bits are multiples of 1/128 or 1/1024, with which nothing rare is ever drawn.
-    """
-    if dtype is not None and jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
-        return jnp.dtype(jnp.float32)
-    return dtype
-
-
 def check_parameter(label: str, value: Any, **limits: float) -> None:
     """Raises an error for a parameter that is a Python number out of range; elements of arrays are not looked at."""
     if isinstance(value, int | float):
@@ -113,13 +105,6 @@ def check_bounds(function: str, *, is_strict: bool = False, **bounds: Any) -> No
                 f"{function}: `{lower_name}` must be {'below' if is_strict else 'at most'} `{upper_name}`, they are "
                 f"{lower} and {upper}"
             )
-
-
-def _widen_parameter(value: Any) -> Any:
-    """Returns a parameter in the dtype in which numbers are drawn for it; a weakly typed one stays so."""
-    dtype = jnp.result_type(value)
-    drawn_dtype = get_drawn_dtype(dtype)
-    return value if drawn_dtype == dtype else value.astype(drawn_dtype)
 
 
 def _plan_parameter(value: Any, core: Core, names: Names, sizes: tuple[int, ...]) -> tuple[Any, ParameterLayout | None]:
@@ -161,11 +146,11 @@ def _draw_array(
     options = dict(static_options)
     dtype = options.get("dtype")
     if dtype is not None:
-        options["dtype"] = get_drawn_dtype(dtype)
+        options["dtype"] = widen_dtype(dtype)
 
     def draw(key: Any, *values: Any) -> Any:
         arguments = {
-            name: value if name == population else _widen_parameter(value)
+            name: value if name == population else widen_float(value)
             for name, value in zip(parameters, values, strict=True)
         }
         array = sample(key, shape=sizes, **arguments, **options)
