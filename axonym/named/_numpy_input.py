@@ -1,5 +1,6 @@
 """Checks of NumPy arrays before JAX takes them, and of values that are put into arrays of another dtype."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.ma import MaskedArray
 
 from ._cache import cached_plan
+from ._format import format_value
 from ._traceback import make_error
 
 
@@ -107,6 +109,20 @@ def check_values(value: Any, dtype: Any) -> None:
         raise make_error(
             TypeError, f"Elements of {dtype} cannot take values of {value_dtype}; convert either with `astype`."
         )
+
+
+def parse_fill_positions(fill_value: Any) -> Any:
+    """Returns the position that fills up positions, or a tuple of one for each axis, after checking each."""
+    has_several = isinstance(fill_value, Sequence)
+    positions = tuple(fill_value) if has_several else (fill_value,)
+    for position in positions:
+        if not isinstance(position, int | float | complex | np.number | np.ndarray | jax.Array) or np.ndim(position):
+            raise make_error(
+                TypeError,
+                f"`fill_value` is a position, or a tuple of one for each axis, not {format_value(fill_value)}.",
+            )
+        check_values(position, jnp.result_type(int))
+    return positions if has_several else fill_value
 
 
 @cached_plan

@@ -16,7 +16,7 @@ from ._broadcasting import check_scalar, get_scalar, widen_integers
 from ._elementwise._arithmetic import split_pair
 from ._format import format_value
 from ._gufunc import apply_gufunc
-from ._numpy_input import check_values
+from ._numpy_input import check_values, parse_fill_positions
 from ._reduce._apply_reduction import apply_along
 from ._shape._broadcast import broadcast_to, rename
 from ._shape._rearrange import rearrange
@@ -202,9 +202,7 @@ def nonzero(x: N, *, size: Axis | int, fill_value: int | Sequence[int] = 0) -> t
     if not x.names:
         raise ValueError("`nonzero` needs an array with axes, a scalar has no positions")
     outs = ((hits.name,),) * len(x.names)
-    fill = tuple(fill_value) if isinstance(fill_value, Sequence) else fill_value  # to be hashed
-    for value in fill if isinstance(fill, tuple) else (fill,):
-        check_values(value, jnp.result_type(int))
+    fill = parse_fill_positions(fill_value)
     return apply_gufunc(jnp.nonzero, (x,), (x.names,), outs, size=hits.size, fill_value=fill)
 
 

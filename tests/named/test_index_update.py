@@ -191,3 +191,12 @@ def test_fills_of_a_mask_and_of_positions():
         nym.nonzero(mask, size=4, fill_value=(0.5,))  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="Elements of int32 cannot take values of float32"):
         nym.where(mask, fill_value=np.nan, new_axis=Axis("j", 4))
+    for fill, shown in (([[1]], "a list of length 1"), ("ab", "'ab'"), (np.arange(2), r"an array of shape \(2,\)")):
+        text = f"`fill_value` is a position, or a tuple of one for each axis, not {shown}"
+        for fill_positions in (
+            lambda fill: nym.nonzero(mask, size=4, fill_value=fill),
+            lambda fill: nym.where(mask, fill_value=fill, new_axis=Axis("j", 4)),
+        ):
+            with pytest.raises(TypeError, match=text):
+                fill_positions(fill)
+    assert nym.where(mask, fill_value=[9], new_axis=Axis("j", 3))[0].array.tolist() == [0, 2, 9]

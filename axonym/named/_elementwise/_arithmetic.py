@@ -14,7 +14,7 @@ from .._base import A, N, NamedBase, check_named, with_array
 from .._broadcasting import apply_binary, apply_broadcast, apply_unary
 from .._cache import cached_jit
 from .._format import format_value
-from .._numpy_input import check_values
+from .._numpy_input import check_values, parse_fill_positions
 from .._operation import replicate_axes, run_operation
 from . import _jitted
 
@@ -597,9 +597,8 @@ def where(condition: Any, x: Any = None, y: Any = None, *, fill_value: Any = 0, 
         if not condition.names:
             raise ValueError("a condition without axes has no positions")
         new_axis = parse_one_axis(new_axis)
-        for value in fill_value if isinstance(fill_value, Sequence) else (fill_value,):
-            check_values(value, jnp.result_type(int))
-        positions = cached_jit(_compute_positions, condition.names, new_axis)(condition.array, fill_value)
+        fill = parse_fill_positions(fill_value)
+        positions = cached_jit(_compute_positions, condition.names, new_axis)(condition.array, fill)
         return tuple(with_array(condition, array, (new_axis.name,)) for array in positions)
     if x is None or y is None or new_axis is not None:
         raise ValueError(
