@@ -383,16 +383,19 @@ def parse_array_names(array: Any, axes: Any) -> Names:
     for axis in axes:
         if isinstance(axis, Axis):
             find_axis(names, sizes, axis)  # raises an error if it has another size
-    if not isinstance(array, jax.Array | np.ndarray):
+    if not isinstance(array, jax.Array | np.ndarray | jax.ShapeDtypeStruct):
         _check_order(array, names)
     return names
 
 
 def _check_order(array: Any, names: Names) -> None:
     """Raises a ValueError if an array of xarray or pandas has a dimension of one of the names at another position."""
-    dims = getattr(array, "dims", None)
-    if dims is None:
-        dims = [getattr(getattr(array, labels, None), "name", None) for labels in ("index", "columns")]
+    if hasattr(array, "dims"):
+        dims = array.dims
+    elif hasattr(array, "index") and hasattr(array, "columns"):
+        dims = (array.index.name, array.columns.name)
+    else:
+        return
     if any(name in dims and name != dim for name, dim in zip(names, dims, strict=False)):
         raise make_error(
             ValueError,
