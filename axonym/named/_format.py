@@ -6,6 +6,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import equinox as eqx
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from .._similar_names import find_similar_name
@@ -21,6 +22,8 @@ def format_value(x: Any) -> str:
         return f"the mesh {format_axes(tuple(map(str, x.shape)), tuple(x.shape.values()))}"
     if isinstance(x, type | FunctionType | MethodType):  # the default repr has an address
         return f"`{x.__name__}`"
+    if isinstance(x, np.number):
+        return repr(x)
     shape = getattr(x, "shape", None)
     if shape is not None:
         return f"an array of shape {tuple(shape.values() if isinstance(shape, Mapping) else shape)}"

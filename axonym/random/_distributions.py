@@ -9,7 +9,7 @@ import numpy as np
 
 from ..named._arguments import check_dtype, check_integer, check_number
 from ..named._array import NamedArray
-from ..named._axis import AxisSelector, AxisSpec, find_axis, get_names_and_sizes, parse_axes
+from ..named._axis import AxisSelector, AxisSpec, as_python_integer, find_axis, get_names_and_sizes, parse_axes
 from ..named._base import NamedBase, format_shape
 from ..named._format import format_axes
 from ..named._numpy_input import get_integer_limits
@@ -531,13 +531,15 @@ def randint(key: jax.Array, shape: AxisSpec, minval: Any, maxval: Any, dtype: An
 def _parse_bound(name: str, bound: Any, dtype: Any) -> Any:
     """Returns a bound of `randint`, after checking that a known number is an integer that fits the dtype."""
     limits = get_integer_limits(dtype)
-    if limits is None or not isinstance(bound, int | float | np.integer):
+    if limits is None or not isinstance(bound, int | float | np.number):
         return bound
-    label = f"randint: `{name}` for {dtype}"
     default_limits = jnp.iinfo(jnp.result_type(int))
     # `maxval` itself is not drawn, so it may be one more than the largest number; JAX takes it as an unsigned one.
     most = min(limits.max + (name == "maxval"), 2 * default_limits.max + 1)
-    check_number(label, check_integer(label, bound), least=limits.min, most=most)
+    number = as_python_integer(bound)
+    if number is None or not limits.min <= number <= most:
+        label = f"randint: `{name}` for {dtype}"
+        check_number(label, check_integer(label, bound), least=limits.min, most=most)
     return bound if bound <= default_limits.max else np.dtype(f"uint{default_limits.bits}").type(bound)
 
 

@@ -82,6 +82,10 @@ OF_ANOTHER_TYPE = {
         lambda: random.randint(KEY, DRAWS, 0, 2.5),
         "randint: `maxval` for int32 must be an integer, not 2.5.",
     ),
+    "randint of a float of NumPy": (
+        lambda: random.randint(KEY, DRAWS, 0, np.float32(2.5)),
+        "randint: `maxval` for int32 must be an integer, not np.float32(2.5).",
+    ),
     "parameter is a layer axis": (
         lambda: random.poisson(KEY, DRAWS, DRAWS),
         "An operand is a named array or a number, not Axis",
