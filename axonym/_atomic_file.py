@@ -67,6 +67,13 @@ def name_file_in_errors(path: Path, temporary: Path | None = None) -> Iterator[N
         raise
 
 
+def check_folder_path(folder: str | os.PathLike[str], argument: str) -> Path:
+    """Returns a folder; raises a ValueError for an empty path, which would be the current one."""
+    if not os.fspath(folder):
+        raise ValueError(f"{argument} is an empty path; give the name of a folder, or '.' for the current one")
+    return Path(folder)
+
+
 def check_file_path(path: str | os.PathLike[str], kind: str, example: str) -> Path:
     """Returns the file to write, which a link leads to; raises an OSError where no file can be written.
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._atomic_file import check_file_path
+from .._atomic_file import check_file_path, check_folder_path
 from ..named._format import suggest_name
 from ..named._transforms._checkpoint import CHECKPOINT_POLICIES
 from ._machine._hardware_file import read_hardware
@@ -77,10 +77,8 @@ def _run_request(request: argparse.Namespace) -> int:
         options = {**options, **_read_options(request, options)}
         if request.json is not None:
             check_file_path(request.json, "plan", "plan.json")
-        if request.out == "":
-            raise ValueError("--out is a folder and has no name; this one is '.'")
         if request.out is not None:
-            Path(request.out).mkdir(parents=True, exist_ok=True)
+            check_folder_path(request.out, "--out").mkdir(parents=True, exist_ok=True)
         result = plan(step, *args, devices=request.devices, **options)
         print(result)
         _write_results(result, request)

@@ -253,7 +253,7 @@ def test_a_cache_that_is_no_folder_is_refused(cache: Any):
         with pytest.raises(TypeError, match=message):
             compile_step(lambda x: x * 2, jnp.ones(4), devices="cpu:2", cache=cache)
 
-    with pytest.raises(ValueError, match="`cache` is a folder and has no name; this one"):
+    with pytest.raises(ValueError, match="`cache` is an empty path; give the name of a folder"):
         nym.planner.compile_for(lambda x: x * 2, jnp.ones(4), devices="cpu:2", cache="")
 
 

@@ -169,11 +169,11 @@ def test_ctrl_c_has_an_exit_code_and_what_is_known(steps, number, tmp_path, monk
         (["planned_steps:make_step", "--devices", "cpu:8", "--out", __file__], "File exists"),
         (
             ["planned_steps:make_step", "--devices", "cpu:8", "--out", ""],
-            "--out is a folder and has no name; this one is",
+            "--out is an empty path; give the name of a folder",
         ),
         (
             ["planned_steps:make_step", "--devices", "cpu:8", "--cache", ""],
-            "`cache` is a folder and has no name; this o",
+            "`cache` is an empty path; give the name of a",
         ),
         (
             ["planned_steps:make_step", "--devices", "cpu:99999999999999"],

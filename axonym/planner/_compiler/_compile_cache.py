@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from ..._atomic_file import check_folder_path
 from ...report._write_file import replace_file
 from .._machine._hardware_file import make_checked
 from .._program._xla_text import ENTRY, LOCATION, LOCATION_REFERENCE
@@ -38,9 +39,7 @@ def choose_cache_folder(cache: bool | str | os.PathLike[str]) -> Path | None:
         return find_cache_folder() if cache else None
     if not isinstance(cache, str | os.PathLike):
         raise TypeError(f"`cache` is a folder, True for one of the user's or False for none; it was {cache!r}")
-    if not os.fspath(cache):
-        raise ValueError("`cache` is a folder and has no name; this one is '.'")
-    return Path(cache)
+    return check_folder_path(cache, "`cache`")
 
 
 def make_cache_key(job: CompileJob, versions: Mapping[str, str]) -> str:

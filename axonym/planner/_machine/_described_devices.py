@@ -10,7 +10,8 @@ from typing import Any
 from ._hardware import Hardware, get_hardware
 
 
-_DESCRIPTION = re.compile(r"(?:(\d{1,18})\s*x\s*)?([A-Za-z]\w*):(\d{1,18}(?:x\d{1,18})*)")
+_NUMBER = r"\d{1,18}"  # Python does not read numbers of thousands of digits
+_DESCRIPTION = re.compile(rf"(?:({_NUMBER})\s*x\s*)?([A-Za-z]\w*):({_NUMBER}(?:x{_NUMBER})*)")
 _EXAMPLES = {"tpu": {2: "16x16", 3: "4x8x8"}, "gpu": {0: "32x8"}, "cpu": {0: "64"}}  # by platform and torus
 ONE_CHIP = (1, 1)  # a torus of two dimensions; clouds lend v5e and v6e in hosts of one chip as well
 _TORI_BELOW_CUBES = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))  # that clouds offer; larger ones are of cubes of 4
@@ -291,7 +292,7 @@ def _measure_distance(torus: Sequence[int], sizes: Sequence[int]) -> float:
 
 def _choose_example(hardware: Hardware, description: str) -> str:
     """Returns sizes of a machine with as many devices as "v5e-8" or "h100:64" ask for, or any."""
-    match, dims = re.search(r"([-:])(\d{1,18})$", description.strip()), hardware.torus_dims
+    match, dims = re.search(rf"([-:])({_NUMBER})$", description.strip()), hardware.torus_dims
     count = int(match[2]) if match else 0
     if hardware.platform == "gpu" and count and count % hardware.devices_per_host == 0:
         return f"{count // hardware.devices_per_host}x{hardware.devices_per_host}"

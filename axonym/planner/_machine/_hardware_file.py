@@ -112,6 +112,11 @@ def make_checked(kind: type[Any], where: str, fields: Any, base: Any = None) -> 
     return kind(**figures)
 
 
+def fits_float(value: float) -> bool:
+    """Returns whether a number is neither infinite nor larger than any float, as an integer of JSON may be."""
+    return abs(value) <= sys.float_info.max
+
+
 def _check_field(hint: Any, where: str, value: Any, base: Any) -> Any:
     """Returns the value of a field as its type has it."""
     if get_origin(hint) is UnionType:
@@ -131,7 +136,7 @@ def _check_field(hint: Any, where: str, value: Any, base: Any) -> Any:
     is_valid = isinstance(value, hint)
     if hint in (int, float):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        is_valid = is_number and abs(value) <= sys.float_info.max and (hint is float or value == int(value))
+        is_valid = is_number and fits_float(value) and (hint is float or value == int(value))
     if not is_valid:
         raise TypeError(f"{where} is {_KINDS[hint]}, not {format_value(value)}")
     return hint(value)

@@ -5,7 +5,6 @@ import dataclasses
 import html
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
@@ -15,6 +14,7 @@ from ...named._cache import cached_plan
 from ...report._table import format_html_page
 from ...report._write_file import write_file
 from .._machine._hardware import get_hardware
+from .._machine._hardware_file import fits_float
 from .._step_time._timeline import TimelineEvent
 from ._candidate import Evaluation, PlanRecord
 from ._plan_figure import draw_plan, draw_timeline, format_svg
@@ -142,7 +142,7 @@ def _check_type(value: Any, kind: type) -> Any:
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{value!r} is not of type {kind.__name__}")
-    if isinstance(value, int) and abs(value) > sys.float_info.max:
+    if isinstance(value, int) and not fits_float(value):
         raise ValueError(f"a number of {value.bit_length()} bits is none of a plan")
     return value
 
