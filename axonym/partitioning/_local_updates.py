@@ -14,7 +14,7 @@ from ..named._arguments import check_callable, check_integer, check_number
 from ..named._array import is_named_array
 from ..named._axis import Axis
 from ..named._axis_layout import get_axes_of_type
-from ..named._base import with_array
+from ..named._base import get_plain_array, with_array
 from ..named._creation import zeros_like
 from ..named._format import format_value
 from ..named._static_result import is_array
@@ -153,7 +153,7 @@ class DiLoCo:
 
     def _exchange_array(self, copies: Any, parameter: Any, momentum: Any) -> tuple[Any, Any, Any]:
         replicas = self._find_axis()
-        if is_random_key(parameter):
+        if is_random_key(parameter) or not is_array(get_plain_array(parameter)):
             return copies, parameter, momentum
         if not jnp.issubdtype(parameter.dtype, jnp.inexact):
             return copies, copies.max(replicas.name if is_named_array(copies) else 0), momentum
@@ -251,9 +251,12 @@ def diloco(
 
 
 def _map_arrays(fn: Callable[[Any], Any], tree: Any) -> Any:
-    """Maps named arrays and plain ones, and keeps other leaves."""
+    """Maps named arrays and plain ones, and keeps other leaves.
+
+    A named array is kept, too, if it has something else in place of its array, such as a `MaskedNode` of optax.
+    """
     return jax.tree.map(
-        lambda leaf: fn(leaf) if is_named_array(leaf) or is_array(leaf) else leaf, tree, is_leaf=is_named_array
+        lambda leaf: fn(leaf) if is_array(get_plain_array(leaf)) else leaf, tree, is_leaf=is_named_array
     )
 
 

@@ -141,6 +141,25 @@ def test_leaves_that_are_no_arrays_stay_and_integers_are_those_of_each_replica()
     np.testing.assert_array_equal(np.asarray(state.model["weight"].array), [3, 3])  # the mean of 0 + 2 and 1 + 3
 
 
+def test_optimizers_may_mask_named_arrays_and_models_lack_them():
+    """As Muon and a partition of a model into trained and frozen parameters do: a named array has no array then."""
+    optimizer = optax.masked(ADAM, lambda model: jax.tree.map(lambda x: x.ndim > 1, model))
+
+    def train_by_masked_adam(model: Any, state: Any, x: Any) -> Any:
+        updates, state = optimizer.update(jax.tree.map(lambda weight: weight * x.sum().array, model), state, model)
+        return eqx.apply_updates(model, updates), state, None
+
+    parameters = {"weight": nym.ones((Embed, Mlp)), "bias": nym.ones(Mlp), "frozen": nym.ones(Embed)}
+    model = eqx.filter(parameters, {"weight": True, "bias": True, "frozen": False})
+    x = nym.arange(Batch) / Batch.size
+    expected = train_by_masked_adam(model, optimizer.init(model), x["batch", ::2])
+    train_step = nym.diloco(train_by_masked_adam, every=2, replicas=2)
+    state, _ = train_step(train_step.init(model, optimizer.init(model)), x)
+    assert_same(jax.tree.map(lambda copies: copies[0], (state.model, state.state)), expected[:2])
+    state, _ = train_step(state, x)
+    assert_same(jax.tree.map(lambda copies: copies[1], state.model), state.anchor)
+
+
 AUTO, EXPLICIT = jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit
 
 

@@ -24,7 +24,7 @@ from .._axis import (
 from .._base import format_shape, get_plain_array, with_array
 from .._format import format_value, suggest_name
 from .._operation import name_dims, run_operation
-from .._static_result import pack_result
+from .._static_result import is_array, pack_result
 from .._traceback import make_error
 
 
@@ -190,7 +190,8 @@ def pack_stacked(result: Any, axis: str) -> Any:
     """Returns the result for one slice, with the names of the stacked results."""
 
     def prepend_axis(leaf: Any) -> Any:
-        if not isinstance(leaf, NamedArray):
+        # An optimizer's state may have named arrays without an array: a `MaskedNode` of optax is in its place.
+        if not isinstance(leaf, NamedArray) or not is_array(leaf.array):
             return leaf
         if axis in leaf.names:
             raise make_error(
