@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from .._jax_compat import has_spmd_axes
 from ..named._arguments import check_callable
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, AxisSelector, axis_name
@@ -58,7 +59,8 @@ def microbatch(
             `fn` does it. Names of mesh axes of replicas, such as `"replica"`: over replicas once, also if `count` is 1.
             All axes of the mesh must be Explicit then, and where JAX has no rule it raises an error. True: everything
             once, on any mesh. `fn` runs as in `shard_map` on the examples of one device then, and parameters that are
-            sharded over mesh axes of the batch are whole.
+            sharded over mesh axes of the batch are whole. That does not work within a `vmap` over an Auto mesh axis,
+            such as that of the replicas of `diloco`.
 
     Returns:
         A function of the same arguments, which returns trees like those of `fn`: averages of floating-point arrays,
@@ -70,8 +72,9 @@ def microbatch(
             of mesh axes. When called, if an argument may be a legacy random key, a plain uint32 array such as
             `jax.random.PRNGKey` returns; pass `jax.random.key(seed)`.
         ValueError: If `count` is less than 1. When called, if no argument has the axis, its size is not divisible by
-            `count`, a result has the axis, one with a method `accumulate` is to be reduced once, or `reduce_once` names
-            a mesh axis that does not shard the batch, or one of a mesh whose axes are not all Explicit.
+            `count`, a result has the axis, one with a method `accumulate` is to be reduced once, `reduce_once` names a
+            mesh axis that does not shard the batch, or one of a mesh whose axes are not all Explicit, or it is True
+            within a `vmap` over an Auto mesh axis.
 
     Example:
         >>> import axonym as nym
@@ -182,6 +185,11 @@ def _type_reduced(leaf: Any, name: str, mesh_axes: tuple[str, ...], mesh: Any) -
 
 def _reduce_once(run: Callable[..., Any], leaves: list[Any], name: str, count: int, mesh_axes: tuple[str, ...]) -> Any:
     """Returns the averages of what a function returns on each device for its own part of the batch."""
+    if has_spmd_axes():  # which JAX adds to the specs of a `shard_map` over other mesh axes
+        raise ValueError(
+            "`reduce_once=True` of `microbatch` does not work within a `vmap` over an Auto mesh axis, as `diloco` maps "
+            "over its replicas; make this mesh axis Explicit, or leave `reduce_once` out"
+        )
     positions = [i for i, leaf in enumerate(leaves) if is_named_array(leaf) or isinstance(leaf, jax.Array)]
     arrays = [_place_shards(leaves[position], name, mesh_axes) for position in positions]
     specs: list[PartitionSpec] = []

@@ -204,6 +204,21 @@ def test_replicas_draw_numbers_of_their_own(axis_types: Any):
     assert_same(draws, expected)
 
 
+@pytest.mark.parametrize("data_type", [AUTO, EXPLICIT])
+def test_gradients_are_not_reduced_once_where_replicas_are_auto(data_type: Any):
+    def step(model: Any, state: Any, x: Any) -> Any:
+        gradient = jax.grad(lambda weight: (weight * x).mean().scalar())
+        return model, state, nym.microbatch(gradient, "batch", 1, reduce_once=True)(model, x)
+
+    train_step = nym.diloco(step)
+    mesh = nym.create_mesh((2, 4), ("replica", "data"), axis_types=(AUTO, data_type))
+    with jax.set_mesh(mesh), nym.axis_mapping(replica="replica", batch="data"):
+        state = train_step.init(nym.ones(Embed), None)
+        for run in (train_step, nym.named_jit(train_step)):
+            with pytest.raises(ValueError, match=r"within a `vmap` over an Auto mesh axis, .* make this mesh axis E"):
+                run(state, draw_batch(0))
+
+
 def test_what_does_not_fit_is_an_error():
     with pytest.raises(
         TypeError, match=r"cannot tell whether state\['key'\], a plain uint32 array of shape \(2,\), is a"
