@@ -150,6 +150,17 @@ def test_a_cache_of_eight_bits_rounds_what_is_stored_alone(draw, sliding_window)
         cache, rounded = cache.update(new, -new, "pos"), rounded.update(low, -low, "pos")
 
 
+@pytest.mark.parametrize("sliding_window", [False, True])
+def test_a_dtype_without_infinity_takes_its_largest_number_instead(sliding_window):
+    cache = KVCache.init(KPos.resize(7), HeadDim, "float8_e4m3fn", sliding_window=sliding_window)
+    for size in (1, 3):
+        key = nym.full((Pos.resize(size), HeadDim), 1000.0, "bfloat16")
+        keys, values, _ = cache.extend(key, -key, "pos")
+        cache = cache.update(key, -key, "pos")
+        for x, largest in ((keys, 448), (values, -448), (cache.key, 448), (cache.value, -448)):
+            assert {*np.asarray(x.array, np.float32).ravel().tolist()} == {0, largest}
+
+
 def test_errors_of_the_cache_name_axes_and_sizes(draw):
     key = draw(Batch, Pos, Heads, HeadDim)
     with refusal("KVCache: `axes` has axis 'key_pos', which is given as `KPos`; leave it out"):

@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 
 from ...named._arguments import check_dtype, check_flag
 from ...named._array import NamedArray
@@ -11,13 +12,13 @@ from ...named._axis import Axis, AxisSelector, AxisSpec, parse_axes, parse_one_a
 from ...named._axis_layout import round_up
 from ...named._base import format_shape, is_traced
 from ...named._creation import arange, zeros
-from ...named._elementwise._arithmetic import maximum, minimum, where
+from ...named._elementwise._arithmetic import clip, maximum, minimum, where
 from ...named._index import take
 from ...named._named_call import named_call
 from ...named._shape._broadcast import broadcast_axis, rename
 from ...named._shape._slice import pad, updated_slice
 from ...named._sharding import constrain_sharding
-from .._layer import Layer, cast_array, check_input
+from .._layer import Layer, cast_array, check_input, widen_array
 from .._map_shards import count_devices, find_mesh_axes
 
 
@@ -65,7 +66,8 @@ class KVCache(Layer):
             axes: The other axes of keys and values, such as layers, batch, heads and the size of a head. The last one
                 comes after `KPos` in memory and the others before it, the fastest order for products over the last one.
             dtype: dtype of keys and values; JAX's default float if None. With one of fewer bits, such as
-                `float8_e4m3fn`, keys and values are rounded; `dot_product_attention` returns that of the query.
+                `float8_e4m3fn`, keys and values are rounded, and clipped if it has no infinity, here to 448 and -448;
+                `dot_product_attention` returns that of the query.
             padding: Integer array with batch axes, the number of padded positions at the front of each sequence.
             sliding_window: Whether to keep only the newest positions, as a ring.
 
@@ -231,7 +233,7 @@ class KVCache(Layer):
         return self._write_at(self._find_start(NewPos), old, x, NewPos)
 
     def _write_at(self, start: Any, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
-        update = cast_array(rename(x, {NewPos: self.KPos.name}), old.dtype)
+        update = _saturate(rename(x, {NewPos: self.KPos.name}), old.dtype)
         return constrain_sharding(updated_slice(old, {self.KPos.name: start}, update))
 
     def _select_place(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
@@ -240,7 +242,7 @@ class KVCache(Layer):
         On TPUs, XLA fuses a selection with the products that read it, but writes a copy for an updated slice.
         """
         is_new = arange(self.KPos) == self._find_start(NewPos)
-        return constrain_sharding(where(is_new, cast_array(x[NewPos, 0], old.dtype), old))
+        return constrain_sharding(where(is_new, _saturate(x[NewPos, 0], old.dtype), old))
 
     def _append(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
         room = pad(old, {self.KPos.name: (0, self._extend_axis(NewPos).size - self.KPos.size)})
@@ -250,5 +252,12 @@ class KVCache(Layer):
         """Returns a ring in which each place has the newest position that belongs there."""
         last = self.length + NewPos.size - 1
         new_index = NewPos.size - 1 - (last - arange(self.KPos)) % self.KPos.size  # negative where nothing new belongs
-        update = cast_array(take(x, NewPos, maximum(new_index, 0)), old.dtype)
+        update = _saturate(take(x, NewPos, maximum(new_index, 0)), old.dtype)
         return constrain_sharding(where(new_index >= 0, update, old).rearrange(old.names))
+
+
+def _saturate(x: NamedArray, dtype: Any) -> NamedArray:
+    """Returns an array of a dtype; if that has no infinity, numbers out of its range are its largest, not NaN."""
+    if x.dtype != dtype and np.isnan(np.asarray(np.inf, dtype)):
+        x = clip(widen_array(x), float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max))
+    return cast_array(x, dtype)
