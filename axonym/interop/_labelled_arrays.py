@@ -144,7 +144,8 @@ def to_xarray(
     Args:
         x: Array, sharded or not; its elements are copied to the host.
         coords: The coordinates, as `xarray.DataArray` takes them: labels or times by the name of their axis, others
-            with the names of theirs or none, or `da.coords` of another array; not all axes need some.
+            with the names of theirs or none; not all axes need some. Or `da.coords` of another array, of which those
+            along dimensions that `x` lacks are left out, as in reductions of xarray.
         name: The name of the result.
         attrs: Its attributes, a mapping.
 
@@ -154,8 +155,8 @@ def to_xarray(
     Raises:
         ImportError: If xarray is not installed.
         TypeError: If `x` is not a named array, or is a shape without data.
-        ValueError: If coordinates have an axis that `x` does not have, or another size; or if this process has only a
-            part of the array.
+        ValueError: If coordinates of a mapping have an axis that `x` lacks, or any have another size; or if this
+            process has only a part of the array.
 
     Example:
         >>> import axonym as nym
@@ -165,6 +166,9 @@ def to_xarray(
     """
     values = read_host_array(x)
     xarray = import_library("xarray")
+    if isinstance(coords, xarray.Coordinates):
+        other_names = set(coords.dims) - set(x.names)
+        coords = coords.to_dataset().drop_dims(other_names, errors="ignore").coords
     try:
         return xarray.DataArray(values, coords, x.names, name, attrs)
     except ValueError as error:

@@ -44,6 +44,14 @@ def test_xarray_gets_the_coordinates_of_another_array(x):
     xr.testing.assert_identical(to_xarray(from_xarray(stacked), stacked.coords), stacked)
 
 
+@pytest.mark.parametrize("axis", ["time", "lat"])
+def test_coordinates_of_another_array_lose_the_axes_that_are_reduced(axis):
+    da = xr.DataArray(VALUES, {"time": TIMES, "height": 2.0, "name": ("lat", ["a", "b"])}, ("time", "lat"))
+    xr.testing.assert_identical(to_xarray(from_xarray(da).mean(axis), da.coords), da.mean(axis))
+    stacked = da.stack(place=("time", "lat"))
+    xr.testing.assert_identical(to_xarray(from_xarray(stacked).mean("place"), stacked.coords), stacked.mean("place"))
+
+
 def test_xarray_there_and_back_keeps_names_and_elements(x):
     back = from_xarray(to_xarray(x, {"time": TIMES}).transpose("lat", "time"))
     assert back.names == ("lat", "time") and back.dtype == jnp.float32
