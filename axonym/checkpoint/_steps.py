@@ -97,9 +97,11 @@ def format_steps(steps: list[int]) -> str:
 
 
 def check_is_path(folder: object, order: str) -> None:
-    """Checks that a folder is a path and not another argument, with the order of the arguments in the error."""
+    """Checks that a folder is a path that is not empty; the error for another argument has the order of arguments."""
     if not isinstance(folder, str | os.PathLike):
         raise TypeError(f"`folder` is a path, not a {type(folder).__name__}; the order of arguments is {order}")
+    if folder == "":
+        raise ValueError("`folder` is empty; pass the path of a folder, which is '.' for the current one")
 
 
 def check_step(step: object) -> None:
