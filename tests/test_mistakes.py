@@ -55,7 +55,8 @@ ATTRIBUTES = {
     "rfft": "; `axonym.fft.rfft` is a function.",
     "polyfit": "; `axonym.poly.polyfit` is a function.",
     "fft2": "; `axonym.fft.fft(x, ('y', 'x'))` transforms several axes, and so do `ifft`, `rfft` and `irfft`.",
-    "groupby": "; `axonym.zeros({'month': 12}).at['month', months].add(x)` adds up the elements of each group.",
+    "groupby": "; `axonym.zeros((Axis('month', 12), *others)).at['month', months].add(x)` adds up the elements of each",
+    "coarsen": "; `axonym.nn.mean_pool(Axis('time', 7), x, stride=7)` averages windows one after another.",
     "rolling": "; `axonym.nn.mean_pool(Axis('time', 7), x, stride=1)` averages a window that moves along an axis.",
     "sel": "; `axonym.interop.to_xarray(x, coords)` returns a `DataArray` with labels, which has it.",
     "plot": "`axonym.interop.to_xarray(x, coords)`",
@@ -63,7 +64,7 @@ ATTRIBUTES = {
     "fillna": "`axonym.where(axonym.isnan(x), 0.0, x)` fills them.",
     "weighted": "; `axonym.average(x, 'lat', weights=w)` is the weighted mean.",
     "unstack": "`unflatten_axis` splits one",
-    "shift": "; `axonym.roll(x, 1, 'time')` moves",
+    "shift": "; `axonym.pad(x['time', :-1], {'time': (1, 0)})` shifts in a zero, and `axonym.roll` wraps",
     "equals": "; `axonym.array_equal(x, y)` compares arrays.",
     "head": "; `x['embed', 0]` indexes by name.",
 }

@@ -106,6 +106,11 @@ def check_scalar(x: Any) -> Any:
         return x
     _check_array_like(x)
     if np.ndim(x):
+        if hasattr(x, "dims"):  # of xarray
+            raise make_error(
+                TypeError,
+                f"A `{type(x).__name__}` is no named array; make one with `axonym.interop.from_xarray(array)`.",
+            )
         raise make_error(
             TypeError,
             f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, axes)`.",

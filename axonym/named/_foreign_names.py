@@ -19,8 +19,7 @@ _INDEX = "`x['embed', 0]` indexes by name"
 _ARRAY = "`x.array` is the plain array"
 _UPDATE = "arrays never change, and `x.at['embed', 0].set(value)` returns one with other elements"
 _LABELS = "`axonym.interop.to_xarray(x, coords)` returns a `DataArray` with labels, which has it"
-_GROUPS = "`axonym.zeros({'month': 12}).at['month', months].add(x)` adds up the elements of each group"
-_WINDOWS = "`axonym.nn.mean_pool(Axis('time', 7), x, stride=1)` averages a window that moves along an axis"
+_GROUPS = "`axonym.zeros((Axis('month', 12), *others)).at['month', months].add(x)` adds up the elements of each group"
 _FFT = "`axonym.fft.fft(x, ('y', 'x'))` transforms several axes, and so do `ifft`, `rfft` and `irfft`"
 _NANS = "`axonym.isnan(x)` is true for missing elements, and `axonym.where(axonym.isnan(x), 0.0, x)` fills them"
 _NEW = "`axonym.named(array, ('batch', 'embed'))` names the axes of an array or of nested lists"
@@ -39,16 +38,17 @@ _HINTS = {
     **dict.fromkeys(("fill", "put", "scatter", "set"), _UPDATE),
     **dict.fromkeys(("array", "asarray", "tensor"), _NEW),
     **dict.fromkeys(("groupby", "groupby_bins"), _GROUPS),
-    **dict.fromkeys(("coarsen", "rolling"), _WINDOWS),
     **dict.fromkeys(("dropna", "fillna", "isna", "isnull", "notna", "notnull"), _NANS),
     **dict.fromkeys(("fft2", "fftn", "ifft2", "ifftn", "irfft2", "irfftn", "rfft2", "rfftn"), _FFT),
     **dict.fromkeys(("assign_coords", "attrs", "coords", "drop_sel", "dt", "loc", "reindex", "resample"), _LABELS),
     **dict.fromkeys(("bfill", "differentiate", "ffill", "idxmax", "idxmin", "integrate", "interp_like"), _LABELS),
     **dict.fromkeys(("plot", "sel", "sortby", "to_dataframe", "to_dataset", "to_netcdf", "to_series"), _LABELS),
+    "coarsen": "`axonym.nn.mean_pool(Axis('time', 7), x, stride=7)` averages windows one after another",
     "concat": "`concatenate('batch', [x, y])` joins arrays along a named axis",
     "equals": "`axonym.array_equal(x, y)` compares arrays",
     "itemsize": "`x.dtype.itemsize` is the number of bytes of an element",
-    "shift": "`axonym.roll(x, 1, 'time')` moves the elements along an axis",
+    "rolling": "`axonym.nn.mean_pool(Axis('time', 7), x, stride=1)` averages a window that moves along an axis",
+    "shift": "`axonym.pad(x['time', :-1], {'time': (1, 0)})` shifts in a zero, and `axonym.roll` wraps around",
     "spec": "`x.sharding.spec` has the mesh axes of each axis",
     "weighted": "`axonym.average(x, 'lat', weights=w)` is the weighted mean",
 }

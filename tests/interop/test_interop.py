@@ -116,6 +116,7 @@ def test_matplotlib_draws_named_arrays_with_coordinates(x):
             r"one axis or two, not \(.*\); index or flatten .* `to_xarray",
         ),
         (lambda x: to_pandas(x.sum()), ValueError, r"one axis or two, not \(\); use `x.item\(\)`"),
+        (lambda x: x + xr.DataArray(VALUES), TypeError, r"with `axonym.interop.from_xarray\(array\)`"),
         (lambda x: from_xarray(VALUES), TypeError, r"takes a `DataArray`, not a `ndarray`\.$"),
         (lambda x: to_xarray(jax.eval_shape(lambda: x)), TypeError, r"\(time: 4, lat: 2\) is a shape without data"),
         (
