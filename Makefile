@@ -6,6 +6,10 @@
 #   make check     lint, types, imports, docs     make tpu      let the tests compile for TPUs, too
 #   make gpu-plugins
 #                  install XLA's compiler for NVIDIA GPUs for benchmarks/compiled_steps.py, which needs no GPU
+#   make test-all  run all tests, also combinations that others nearly cover
+#   make test-fast run the first test of each file, in two minutes
+#   make test-oldest
+#                  do that with the oldest Python that is there, and the oldest versions of what Axonym needs
 #   make plan-test
 #                  install both compilers where they are to be had, and run the tests of the planner with them
 #   make fuzz      compare random sharded programs with NumPy: ARGS="--programs 5000"
@@ -30,7 +34,7 @@ bin := $(VENV)/bin
 export AXONYM_LIBTPU ?= $(realpath $(VENV)/tpu)
 export AXONYM_GPU_PLUGINS ?= $(realpath $(VENV)/gpu-plugins)
 
-.PHONY: help demo test plan-test fuzz bench bench-smoke bench-rules .bench parity record-models .parity tpu gpu-plugins check format clean FORCE
+.PHONY: help demo test test-all test-fast test-oldest plan-test fuzz bench bench-smoke bench-rules .bench parity record-models .parity tpu gpu-plugins check format clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -44,6 +48,19 @@ demo: $(VENV)/.installed-examples
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-dev
 	$(bin)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-all:
+	@$(MAKE) --no-print-directory test ARGS="--thorough $(ARGS)"
+
+test-fast:
+	@$(MAKE) --no-print-directory test ARGS="--first-tests $(ARGS)"
+
+test-oldest: export UV_CONSTRAINT = $(abspath $(VENV)-oldest/constraints.txt)
+test-oldest: export PIP_CONSTRAINT = $(UV_CONSTRAINT)
+test-oldest:
+	@oldest=$$(tools/find-python --oldest) && tools/make-venv $(VENV)-oldest "$$oldest"
+	@grep -A 9 "^dependencies" pyproject.toml | sed -n 's/^    "\(.*\)>=\(.*\)",$$/\1==\2/p' >$(UV_CONSTRAINT)
+	@$(MAKE) --no-print-directory test-fast VENV=$(VENV)-oldest
 
 # The compilers are large, and not for every system.
 plan-test: $(VENV)/.installed-dev

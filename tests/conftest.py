@@ -55,6 +55,20 @@ hypothesis.settings.load_profile("axonym")
 gc.set_threshold(50_000, 20, 20)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--first-tests", action="store_true", help="run the first test of each file, a sample of all")
+    parser.addoption("--thorough", action="store_true", help="also run the tests that are marked as thorough")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out thorough tests without `--thorough`, and keeps the first test of each file for `--first-tests`."""
+    if not config.getoption("thorough"):
+        items[:] = [item for item in items if item.get_closest_marker("thorough") is None]
+    if config.getoption("first_tests"):
+        items[:] = {item.path: item for item in reversed(items)}.values()
+        items.reverse()
+
+
 def pytest_collection_finish() -> None:
     """Keeps the collector away from modules and tests, which stay."""
     gc.collect()

@@ -217,8 +217,23 @@ def test_table_of_what_is_supported_is_that_of_the_metadata_and_the_tests():
     tested = read_yaml(".github/workflows/gate.yml")["jobs"]["tests"]
     assert tested["runs-on"].startswith("ubuntu") and "Linux on x86-64" in table
     assert tested["strategy"]["matrix"]["python"] == pythons
-    assert tested["strategy"]["matrix"]["include"] == [{"python": pythons[0], "jax": lowest["jax"]}]
     assert {"make tpu", "make test WORKERS=4"} <= {step.get("run") for step in tested["steps"]}
+    [oldest_step] = [step for step in tested["steps"] if step.get("run") == "make test-oldest WORKERS=4"]
+    assert oldest_step["if"] == f"matrix.python == '{pythons[0]}'"
+
+
+def test_a_machine_with_an_older_python_alone_is_told_what_to_install(tmp_path):
+    for name in ("python3", "python3.11"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 3\n")  # as the script that Python 3.11 is asked to run
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "tr").symlink_to(str(shutil.which("tr")))
+    environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run([ROOT / "tools/find-python"], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: no Python 3.12 or newer was found: install one, such as by 'uv python install 3.13' or from "
+        "python.org, or say where it is: make PYTHON=/path/to/python3 ...\n"
+    )
 
 
 def test_version_is_that_of_the_changelog_and_the_citation():

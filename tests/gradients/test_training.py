@@ -13,8 +13,14 @@ ERRORS = {
 """What `docs/gradients.md` lists of `diloco` on Explicit meshes."""
 
 
-@pytest.mark.parametrize("mesh_types", ["Auto", "Explicit", "mixed"])
-@pytest.mark.parametrize("way", WAYS)
+COMBINATIONS = [(way, mesh_types) for way in WAYS for mesh_types in ("Auto", "Explicit", "mixed")]
+FAST = [*((way, "Explicit") for way in WAYS), ("pipeline", "Auto"), ("microbatch", "mixed")]
+
+
+@pytest.mark.parametrize(
+    ("way", "mesh_types"),
+    [pytest.param(*case, marks=() if case in FAST else pytest.mark.thorough) for case in COMBINATIONS],
+)
 def test_gradients_are_those_of_one_device_or_an_error_by_name(way: str, mesh_types: str) -> None:
     if jax.device_count() < 8:
         pytest.skip(f"This needs 8 devices, and there are {jax.device_count()}.")
