@@ -236,7 +236,6 @@ def _check_meshes(error: Exception, *operands: Any) -> None:
 
 def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
     """Applies an elementwise function of any number of operands, named or scalar."""
-    # A single loop, because `clip` and `where` are called often, and a comprehension is a call in Python 3.11.
     arrays, shapes = [], []
     template = None  # the first named operand, whose class the result has
     for x in operands:

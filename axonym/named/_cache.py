@@ -10,8 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._jax_compat import get_inline_option
-
 
 class StaticKey(tuple[Any, ...]):
     """The key of a static value, and the value itself.
@@ -73,7 +71,7 @@ cached_plan = functools.lru_cache(maxsize=CACHE_SIZE)
 
 def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that is compiled once per signature outside of traces, and inlined within them."""
-    return jax.jit(fn, inline=get_inline_option())
+    return jax.jit(fn, inline=jax.Inline.JAX_EARLY)
 
 
 @cached_plan

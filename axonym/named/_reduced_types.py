@@ -53,17 +53,6 @@ def set_reduced_axes(array: Any, mesh_axes: Collection[str], other: Any = None) 
     return array
 
 
-def split_first_dim(array: Any, sizes: tuple[int, ...]) -> Any:
-    """Returns an array whose first dimension is divided into several; the first of them is sharded as it was."""
-    shape, sharding = (*sizes, *array.shape[1:]), jax.typeof(array).sharding
-    if not sharding.spec.reduced:
-        return jax.numpy.reshape(array, shape)
-    # JAX 0.10.2 has no rule for how the result of a reshape is sharded if it is `reduced`.
-    entry, *entries = sharding.spec.partitions
-    spec = PartitionSpec(entry, *(None,) * (len(sizes) - 1), *entries, reduced=sharding.spec.reduced)
-    return jax.lax.reshape(array, shape, out_sharding=NamedSharding(sharding.mesh, spec))
-
-
 def list_sharded_axes(array: Any, dims: Iterable[int]) -> tuple[str, ...]:
     """Returns the Explicit mesh axes over which some dimensions of an array are sharded."""
     partitions = jax.typeof(array).sharding.spec.partitions

@@ -19,14 +19,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from .._jax_compat import find_mapped_mesh_axes, take_mapped_slice
+from .._jax_compat import take_mapped_slice
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis
 from ..named._axis_layout import MeshAxes, count_parts, get_entry_axes
 from ..named._base import get_plain_array, with_array
 from ..named._format import suggest_name
 from ..named._named_call import enter_function_scope
-from ..named._reduced_types import get_reduced_axes, set_reduced_axes, split_first_dim
+from ..named._reduced_types import get_reduced_axes, set_reduced_axes
 from ..named._shape._flatten import flatten_axes, unflatten_axis
 from ..named._shape._rearrange import rearrange
 from ..named._sharding import (
@@ -231,7 +231,7 @@ def _split_layers(x: NamedArray, schedule: PipelineSchedule, StageBlock: Axis, i
     """Returns an array whose first axis, that of the layers, is divided into stages, groups and layers of a group."""
     Stages, Groups = Axis(STAGE, schedule.stages), Axis(_GROUP, schedule.repeats)
     if get_reduced_axes(x.array):  # by `microbatch` around this
-        array = split_first_dim(x.array, (schedule.stages, schedule.repeats, StageBlock.size))
+        array = jnp.reshape(x.array, (schedule.stages, schedule.repeats, StageBlock.size, *x.array.shape[1:]))
         return with_array(x, array, (STAGE, _GROUP, *x.names))
     if is_parameter or schedule.repeats == 1:
         return constrain_sharding(unflatten_axis(x, x.names[0], (Stages, Groups, StageBlock)))
@@ -265,8 +265,7 @@ def _type_reduced(x: NamedArray, batch_axes: set[str]) -> NamedArray:
     """Returns a parameter typed so that its gradient is added up over the devices of the batch after the last turn."""
     mesh = jax.sharding.get_abstract_mesh()
     is_explicit = all(axis_type == AxisType.Explicit for axis_type in mesh.axis_types)
-    # JAX 0.10.2 lacks rules of `vmap` over a mesh axis, as in `diloco`, for these types.
-    if not is_explicit or find_mapped_mesh_axes() or not jnp.issubdtype(x.dtype, jnp.inexact):
+    if not is_explicit or not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     return with_array(x, set_reduced_axes(x.array, batch_axes | get_reduced_axes(x.array)))
 

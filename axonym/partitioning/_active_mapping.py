@@ -39,7 +39,7 @@ class ActiveMapping(tuple[object]):
 
     To JAX it is a tuple of one object, the same for equal mappings, which is hashed and compared in C. A `__eq__` in
     Python would let other threads run while JAX searches its cache of compiled calls, which may crash (seen in jaxlib
-    0.10.2 and 0.12.0). `mapping` itself is not that object: equal mappings may have another order of entries.
+    0.12.0). `mapping` itself is not that object: equal mappings may have another order of entries.
     """
 
     mapping: AxisMapping

@@ -50,8 +50,7 @@ _SMALLEST_TORUS = 32
 def find_typed_axes(computing: AxisMapping, stored: AxisMapping, mesh: MeshLike) -> frozenset[str]:
     """Returns the mesh axes over which gathered parameters are `reduced`.
 
-    These are those of the batch. There are none unless all mesh axes are Explicit: other types have no `reduced` (JAX
-    0.10.2 fails within `shard_map`).
+    These are those of the batch. There are none unless all mesh axes are Explicit: other types have no `reduced`.
     """
     if any(axis_type != AxisType.Explicit for axis_type in mesh.axis_types):
         return frozenset()

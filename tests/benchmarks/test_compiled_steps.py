@@ -94,7 +94,7 @@ def test_missing_compiler_is_reported(case: str, command: str, monkeypatch: pyte
 
 
 def test_compilers_in_the_table_have_their_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "jax_cuda12_pjrt-0.10.2.dist-info").mkdir()
+    (tmp_path / "jax_cuda12_pjrt-0.12.0.dist-info").mkdir()
     monkeypatch.delenv("AXONYM_LIBTPU", raising=False)
     monkeypatch.setenv("AXONYM_GPU_PLUGINS", str(tmp_path))
-    assert format_table({}).splitlines()[0].endswith(", jax-cuda12-pjrt 0.10.2.")
+    assert format_table({}).splitlines()[0].endswith(", jax-cuda12-pjrt 0.12.0.")

@@ -29,7 +29,7 @@ def some_results(device: str = "cpu", python: str = "3.11.7", **groups: list[Row
         python=python,
         smoke=False,
         machine={"processor": "Some CPU", "cores": 2, "memory_gib": 7.5, "system": "Linux 6.1"},
-        versions={"axonym": "0.1.0", "jax": "0.10.2"},
+        versions={"axonym": "0.1.0", "jax": "0.12.0"},
         missing=[],
         groups={name: results.Group(rows, ["cpu", "cpu"], "2026-01-02", "abc123") for name, rows in groups.items()},
     )
@@ -69,7 +69,7 @@ def test_contenders_take_turns_and_a_slow_row_ends_early():
 def test_results_are_read_as_they_were_written(tmp_path: Path):
     found = some_results(dispatch=[a_row(Haliax=7.0), a_row(bar=None)])
     path = found.write(tmp_path, driver.GROUPS, keep=False)
-    assert path.name == "cpu-py3.11-jax0.10.2.json"
+    assert path.name == "cpu-py3.11-jax0.12.0.json"
     assert results.read(path) == found
     assert path.read_text().count('\n{"what"') == 2  # a row in each line, for diffs
     imports = some_results(imports=[a_row()])
@@ -90,10 +90,10 @@ def test_the_page_has_a_table_for_each_group_of_each_file(tmp_path: Path):
     text = page.page(results.read_all(tmp_path))
     assert text == page.page(results.read_all(tmp_path))
     titles = [line for line in text.splitlines() if line.startswith("## ") and "JAX" in line]
-    assert titles == [f"## {one}, JAX 0.10.2" for one in ("CPU, Python 3.9", "CPU, Python 3.13", "GPU, Python 3.13")]
+    assert titles == [f"## {one}, JAX 0.12.0" for one in ("CPU, Python 3.9", "CPU, Python 3.13", "GPU, Python 3.13")]
     assert text.count("### Calls of compiled functions\n") == text.count("### Imports\n") == 3
     section = text[text.index(titles[0]) :]
-    assert "Some CPU, 2 cores, 7.5 GiB, Linux 6.1; Python 3.9.2, axonym 0.1.0, jax 0.10.2." in section
+    assert "Some CPU, 2 cores, 7.5 GiB, Linux 6.1; Python 3.9.2, axonym 0.1.0, jax 0.12.0." in section
     assert "4 of 5 rows have a bar; 3 of these are within it." in section
     dispatch = '`make bench ARGS="--only dispatch"` at abc123, 2026-01-02, on 2 x cpu, against `jnp`.\n'
     assert section.count(dispatch) == text.count(dispatch) == 3

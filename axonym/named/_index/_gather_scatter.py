@@ -15,7 +15,6 @@ import numpy as np
 from jax.lax import GatherScatterMode
 from jax.sharding import AxisType
 
-from ..._jax_compat import separate_slices
 from .._axis import Names
 from .._axis_layout import AxisLayout, get_entry_axes
 from .._base import is_traced
@@ -138,10 +137,8 @@ def _copy_to_shards(array: Any, names: Names, layout: AxisLayout) -> Any:
     counts = tuple(layout.count_shards((name,)) for name in shard_names)
     if get_reduced_axes(array):
         array = set_reduced_axes(array, layout.list_mesh_axes(shard_names))
-    # The gradient of a product is `unreduced` if the array is `reduced`; that of a broadcast is not in jax 0.10.2.
-    ones = reshard_by_name(jnp.ones(counts, array.dtype), shard_names)
-    out_sharding = get_out_sharding((*shard_names, *names), (*counts, *array.shape))
-    copies = jax.lax.dot_general(ones, array, (((), ()), ((), ())), out_sharding=out_sharding)
+    shape = (*counts, *array.shape)
+    copies = jnp.broadcast_to(array, shape, out_sharding=get_out_sharding((*shard_names, *names), shape))
     return shard_over_auto(copies, (*shard_names, *("" for _ in names)), layout.mesh_axes)
 
 
@@ -250,13 +247,12 @@ def scatter_values(
         return updated.astype(array.dtype)
 
     def scatter(array: Any, value: Any) -> Any:
-        # Barriers on both sides of the update work around a fault of XLA, see `separate_slices`.
         if not windows:
-            return separate_slices(update(separate_slices(array), value, value_names, windows))
+            return update(array, value, value_names, windows)
         if value_names:
             value = reshard_by_name(value, tuple(name if name in part_names else "" for name in value_names))
         array = reshard_by_name(_replicate_dims(array, window_dims), part_names)
-        return reshard_by_name(separate_slices(update(separate_slices(array), value, value_names, windows)), names)
+        return reshard_by_name(update(array, value, value_names, windows), names)
 
     return run_operation(scatter, [names, _omit_indexed(value_names, names, plan)], None, array, value)
 
@@ -378,7 +374,7 @@ def count_from_front(start: Any, size: int) -> Any:
 def _move_inside(window: IndexEntry, start: Any, size: int) -> Any:
     """Returns the start of a window that does not run over an end.
 
-    `dynamic_slice` moves it too, but in jax 0.10.2 XLA does that for each shard of the result on its own.
+    `dynamic_slice` and its update move it too, but XLA may do that for each shard on its own (seen in jax 0.12.0).
     """
     if window.kind == "window":
         return start

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from .._format import format_value, suggest_name
-from .._reduced_types import split_first_dim
 from .._static_result import is_array
 
 
@@ -275,7 +274,7 @@ def _scan_nested(
     block_arrays, remaining_arrays = (tail, head) if reverse else (head, tail)
     run_block = checkpoint_step(functools.partial(scan, length=inner), policy)
 
-    block_arrays = [split_first_dim(array, (blocks, inner)) for array in block_arrays]
+    block_arrays = [jnp.reshape(array, (blocks, inner, *array.shape[1:])) for array in block_arrays]
     carry, results = jax.lax.scan(run_block, carry, block_arrays, length=blocks, reverse=reverse)
     # The results have an axis of blocks and one of steps, which are merged.
     results, treedef = jax.tree.flatten(results)

@@ -155,7 +155,7 @@ def _shape_shard(x: NamedArray, whole_axes: tuple[str | None, ...]) -> tuple[int
     sharding = get_sharding(names, x.array.shape)
     if sharding is None:
         return x.array.shape
-    # Without `shard_shape` of JAX 0.10.2, which fails where some mesh axes are Manual.
+    # Without `shard_shape` of JAX, which fails where some mesh axes are Manual.
     parts = [count_devices(get_entry_axes(entry)) for entry in sharding.spec.partitions]
     return tuple(size // number for size, number in zip(x.array.shape, parts, strict=True))
 

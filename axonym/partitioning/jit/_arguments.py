@@ -138,7 +138,7 @@ class StaticArgs:
 
     It is compared by identity, so a partition makes only one for equal values, numbers being compared by their bits, as
     long as that one is in use. If it had an `__eq__` in Python, other threads could run while JAX searches its cache of
-    compiled calls, which may crash (seen in jaxlib 0.10.2 and 0.12.0).
+    compiled calls, which may crash (seen in jaxlib 0.12.0).
     """
 
     def __init__(self, partition: ArgumentPartition, keys: tuple[Any, ...]) -> None:

@@ -7,10 +7,9 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.tree_util import keystr
 
-from ..._jax_compat import LOSES_CONSTRAINTS, is_device_mismatch_error, is_sharding_type_error, is_tracing
-from ...named._axis_layout import make_mesh_error
+from ..._jax_compat import is_device_mismatch_error, is_sharding_type_error, is_tracing
 from ...named._base import is_traced
-from .._active_mesh import format_mesh_types, get_abstract_mesh, get_active_mesh
+from .._active_mesh import format_mesh_types, get_active_mesh
 from .._leaves import LeafInfo
 
 
@@ -58,20 +57,6 @@ def find_deleted_error(
                 "that call returned, or a copy that was made before it with `jax.numpy.copy`"
             )
     return None
-
-
-def check_argument_meshes(arrays: Sequence[Any]) -> None:
-    """Raises a ValueError if an argument is on another mesh than the active one, where constraints would be lost.
-
-    `find_device_error` finds the path of the argument.
-    """
-    mesh = get_abstract_mesh()
-    if not LOSES_CONSTRAINTS or mesh is None:
-        return
-    for array in arrays:
-        argument_mesh = jax.typeof(array).sharding.mesh
-        if not argument_mesh.empty and argument_mesh.shape != mesh.shape:
-            raise make_mesh_error(("an argument", argument_mesh), ("results", mesh))
 
 
 def find_sharding_error(
@@ -153,7 +138,7 @@ def _is_compatible(sharding: Any, expected: Any) -> bool:
     """Returns whether JAX accepts an array with this sharding on a mesh, or next to an array with another sharding."""
     mesh, expected_mesh = _get_mesh(sharding), _get_mesh(expected)
     if mesh is not None and expected_mesh is not None and mesh != expected_mesh:
-        if LOSES_CONSTRAINTS or AxisType.Explicit in (*mesh.axis_types, *expected_mesh.axis_types):
+        if AxisType.Explicit in (*mesh.axis_types, *expected_mesh.axis_types):
             return False
     return _get_devices(sharding) == _get_devices(expected)
 

@@ -30,7 +30,6 @@ from .._shard import shard_by_mapping
 from ._arguments import ArgumentPartition, Signature, StaticArgs, is_array_type
 from ._axis_resources import EntrySharding, Mappings, ResourceMappings
 from ._device_errors import (
-    check_argument_meshes,
     find_ambiguity_error,
     find_deleted_error,
     find_device_error,
@@ -376,8 +375,6 @@ class NamedJit(Generic[Args, R]):
         is_sharding = bool(self._mapping) if self._out_mappings is None else self._out_mappings.is_sharding
         if is_sharding:
             require_mesh(f"`{self._name}`, which has a mapping of its own,")
-        if is_sharding or current_mapping():
-            check_argument_meshes((*donated, *kept))
         active_mapping = None if self._mapping is None else ActiveMapping(self._mapping, self._stored)
         with contextlib.nullcontext() if active_mapping is None else mapping_context(active_mapping):
             with enter_scope("", None, (*args, *kwargs.values())):

@@ -3,7 +3,7 @@
 It reads `job.json` and the program from the folder and writes `result.json` and the optimized program there. It imports
 JAX alone, so that it starts fast, and ends when its standard input does: with the process that started it, whose folder
 it then removes. Relies on what JAX does not promise: that the client of described devices has `compile(module,
-executable_devices, compile_options)`, and `xla_client.DeviceList`. Seen in jax 0.10.2 and 0.12.0.1. Should these
+executable_devices, compile_options)`, and `xla_client.DeviceList`. Seen in jax 0.12.0.1. Should these
 change, nothing compiles for described devices, and the error of the child is shown.
 """
 

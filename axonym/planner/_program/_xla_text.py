@@ -1,7 +1,7 @@
 """Patterns of XLA's and MLIR's private texts: all that the planner reads of them, in one place.
 
-None of these formats is promised. Seen in jaxlib 0.10.2 and 0.12.0 for CPUs, in libtpu 0.0.42 and 0.0.50 for TPUs, and
-in jax-cuda12-plugin 0.10.2 for GPUs. Should a format change so that nothing matches, a loop counts as one turn, and
+None of these formats is promised. Seen in jaxlib 0.12.0 for CPUs, in libtpu 0.0.50 for TPUs, and in jax-cuda12-plugin
+0.12.0 for GPUs. Should a format change so that nothing matches, a loop counts as one turn, and
 a source line or a time is left out; programs for TPUs are compiled to the end, not just until their memory is known.
 """
 

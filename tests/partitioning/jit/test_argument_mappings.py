@@ -14,7 +14,6 @@ from jax.scipy.sparse.linalg import cg
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import axonym as nym
-from axonym._jax_compat import LOSES_CONSTRAINTS
 
 
 ROWS, COLUMNS = {"batch": "data"}, {"embed": "model"}
@@ -88,7 +87,7 @@ def test_a_mapping_is_never_ignored_for_an_argument_on_a_mesh_of_other_axes(mesh
     there = array(PLACES["other axes"](mesh))
     double, keep = nym.named_jit(lambda x: x * 2, ROWS), nym.named_jit(lambda x: x, ROWS)
     assert lies(double(nym.shard(array(), ROWS)), "data", None)
-    if mesh.axis_types[0] == AxisType.Auto and not LOSES_CONSTRAINTS:
+    if mesh.axis_types[0] == AxisType.Auto:
         assert lies(double(there), "data", None) and lies(keep(there), "data", None)
     else:
         text = r"x, float32\[8, 4\], is on the mesh \(all: 8\) of .*; the active mesh is \(data: 4, model: 2\).*`shard`"
