@@ -166,11 +166,12 @@ def to_xarray(
     """
     values = read_host_array(x)
     xarray = import_library("xarray")
-    if isinstance(coords, xarray.Coordinates):
-        other_names = set(coords.dims) - set(x.names)
-        coords = coords.to_dataset().drop_dims(other_names, errors="ignore").coords
+    coordinates: Any = coords
+    if isinstance(coordinates, xarray.Coordinates):
+        dataset = coordinates.to_dataset()
+        coordinates = dataset.drop_dims(set(dataset.dims) - set(x.names)).coords
     try:
-        return xarray.DataArray(values, coords, x.names, name, attrs)
+        return xarray.DataArray(values, coordinates, x.names, name, attrs)
     except ValueError as error:
         raise ValueError(f"`coords` does not fit {format_shape(x)}: {error}") from None
 
