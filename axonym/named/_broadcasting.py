@@ -120,7 +120,8 @@ def check_scalar(x: Any) -> Any:
         if not jnp.iinfo(dtype).min <= x <= jnp.iinfo(dtype).max:
             raise make_error(
                 OverflowError,
-                f"the operand {x} does not fit {dtype}; give it as a float or `np.uint32`, or set `jax_enable_x64`",
+                f"the integer {x} does not fit {dtype}; set `jax_enable_x64`, or give it as a float or `np.uint32` "
+                "where that will do",
             )
     return x
 

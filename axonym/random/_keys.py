@@ -80,6 +80,7 @@ def fold_in(key: Any, data: Any) -> Any:
     Raises:
         TypeError: If `data` is no integer, or there are axes and the key is not a typed key.
         ValueError: If the axes of the key and the data do not broadcast by name.
+        OverflowError: If an integer does not fit 32 bits, with or without a sign.
 
     Example:
         >>> import axonym as nym
@@ -87,6 +88,12 @@ def fold_in(key: Any, data: Any) -> Any:
         >>> nym.random.fold_in(jax.random.key(0), nym.arange(nym.Axis("layers", 4))).shape
         (layers: 4)
     """
+    if isinstance(data, int | np.integer) and not isinstance(data, bool):
+        if not -(2**31) <= data < 2**32:
+            raise make_error(
+                OverflowError, f"fold_in: `data` has 32 bits, from {-(2**31)} to {2**32 - 1}, which {data} does not fit"
+            )
+        data = np.uint32(int(data) % 2**32)  # as JAX converts arrays
     numbers, data_names = split_operand(data)
     dtype = jnp.result_type(numbers)
     if not jnp.issubdtype(dtype, jnp.integer):

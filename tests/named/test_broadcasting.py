@@ -198,5 +198,5 @@ def test_operands_whose_shardings_clash_are_lined_up_by_the_mapping(mesh):
 def test_integers_that_jax_lacks_are_refused(apply, number):
     x = nym.ones({"i": 2})
     for call in (apply, lambda x, number: jax.jit(lambda x: apply(x, number))(x)):
-        with pytest.raises(OverflowError, match=f"the operand {number} does not fit int32; give it as a"):
+        with pytest.raises(OverflowError, match=f"the integer {number} does not fit int32; set `jax_enable_x64`, or"):
             call(x, number)

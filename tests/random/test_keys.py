@@ -69,7 +69,16 @@ def test_slices_of_keys_are_plain_keys(transform):
     np.testing.assert_allclose(transform(draw, "embed")(random.split(KEY, Embed)).array, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("number", [-1, np.int8(-1), 2**32 - 1])
+def test_negative_numbers_are_folded_in_as_arrays_of_them_are(number):
+    expected = jax.random.key_data(jax.random.fold_in(KEY, jnp.int32(-1)))
+    for folded in (random.fold_in(KEY, number), random.fold_in(nym.full({"i": 1}, KEY), number).array[0]):
+        assert np.array_equal(jax.random.key_data(folded), expected)
+
+
 def test_errors_say_what_cannot_be_folded_in():
+    with refusal("fold_in: `data` has 32 bits, from -2147483648 to 4294967295, which 1099511627776", OverflowError):
+        random.fold_in(KEY, 2**40)
     for data in (1.5, nym.ones(Embed)):
         with refusal("fold_in: `data` must be an integer or a named array of them, not of float32.", TypeError):
             random.fold_in(KEY, data)
