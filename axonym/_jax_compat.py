@@ -295,6 +295,15 @@ def make_linear_pair(
     return lambda array, plan: forward.bind(array, plan=plan)
 
 
+def has_spmd_axes() -> bool:
+    """Returns whether there is a `jax.vmap` with a `spmd_axis_name` around this.
+
+    Relies on the names that it adds to JAX's environment of axes, seen in jax 0.12.0.1. Should they move, importing
+    fails.
+    """
+    return bool(get_axis_env().spmd_axis_names)
+
+
 def find_mapped_mesh_axes() -> tuple[str, ...]:
     """Returns the Explicit mesh axes over which a `jax.vmap` around this maps.
 

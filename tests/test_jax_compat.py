@@ -286,11 +286,11 @@ def test_slices_are_taken_of_arrays_that_vmap_refuses(explicit_mesh):
         assert jax.typeof(doubled).sharding.spec.reduced == {data}
 
 
-def test_mesh_axes_of_vmap_are_known_and_can_be_used(explicit_mesh):
+def test_mesh_axes_of_vmap_are_known_and_can_be_used(auto_mesh, explicit_mesh):
     seen = []
 
     def look(x):
-        seen.append(_jax_compat.find_mapped_mesh_axes())
+        seen.append((_jax_compat.has_spmd_axes(), _jax_compat.find_mapped_mesh_axes()))
         return x
 
     def square_shards(x):
@@ -306,8 +306,10 @@ def test_mesh_axes_of_vmap_are_known_and_can_be_used(explicit_mesh):
         mapped = jax.custom_batching.custom_vmap(square_shards)
         mapped.def_vmap(lambda size, is_mapped, x: (x**2, True))
         jax.vmap(mapped)(x)
+    with jax.set_mesh(auto_mesh):
+        jax.vmap(look, spmd_axis_name=auto_mesh.axis_names[0])(jnp.ones((2, 2)))
     look(None)
-    assert seen == [(axis,), ()]
+    assert seen == [(False, (axis,)), (True, ()), (False, ())]
 
 
 def test_splash_attention_is_differentiated_from_results_for_more_keys():
