@@ -83,7 +83,7 @@ def hide_library_frames(error: Exception) -> None:
 
 
 def _is_filtering_off() -> bool:
-    return jax.config.jax_traceback_filtering == "off"  # pyright: ignore[reportAttributeAccessIssue]
+    return jax.config.jax_traceback_filtering == "off"
 
 
 def _mark_library_frames(frame: FrameType | None) -> TracebackType | None:

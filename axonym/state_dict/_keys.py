@@ -172,7 +172,7 @@ def find_merged_dims(module: Any) -> list[MergedDims] | None:
         return jax.tree.leaves(eqx.filter(eqx.combine(arrays, static).flatten_for_export(), is_array_leaf))
 
     with mapping_context(None):  # without a mapping, which would add constraints
-        jaxpr = jax.make_jaxpr(flatten)(arrays).jaxpr
+        jaxpr: Any = jax.make_jaxpr(flatten)(arrays)
     # Each result has to be the argument at the same position, reshaped any number of times.
     sources = {variable: position for position, variable in enumerate(jaxpr.invars)}
     for equation in jaxpr.eqns:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import Jaxpr, jaxpr_as_fun
 
 from .._arguments import check_callable
 from .._array import is_named_array
@@ -241,14 +241,14 @@ def _widen_gradients(run: Callable[..., Any], step: Callable[..., Any], *operand
             if id(x) in wide_arrays:
                 x = differentiate_as(jax.lax.stop_gradient(x), wide_arrays[id(x)])
             consts.append(x)
-        return _evaluate_jaxpr(ClosedJaxpr(step_jaxpr.jaxpr, consts), shapes, operands)
+        return _evaluate_jaxpr(step_jaxpr.with_consts(consts), shapes, operands)
 
     return run(run_wide_step, *operands)
 
 
-def _evaluate_jaxpr(closed_jaxpr: ClosedJaxpr, shapes: Any, operands: Any) -> Any:
+def _evaluate_jaxpr(jaxpr: Jaxpr, shapes: Any, operands: Any) -> Any:
     """Returns the tree of what a jaxpr computes of a tree."""
-    results = jaxpr_as_fun(closed_jaxpr)(*jax.tree.leaves(operands))
+    results = jaxpr_as_fun(jaxpr)(*jax.tree.leaves(operands))
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 

@@ -185,13 +185,13 @@ def trace_named_program(
     jaxpr = _trace_with_names(fn, args, {name: name for name in names}, gather_options).jaxpr
     parameter_names = _list_names(args[:1])
     data_names = {*names} - {*parameter_names}
-    variables = _open_jaxpr(jaxpr).invars
+    variables = jaxpr.invars
     leaves = tuple(_read_shape(variable.aval) for variable in variables)
     reader = _ProgramReader(leaves)
     for variable in variables:
         reader.note_array(variable.aval)
     origins = reader.read(jaxpr, range(len(variables)), 1)
-    results = zip(_open_jaxpr(jaxpr).outvars, origins, strict=True)
+    results = zip(jaxpr.outvars, origins, strict=True)
     return NamedProgram(
         leaves=leaves,
         products=dict(reader.products),
@@ -266,10 +266,6 @@ def _find_updated_case(equation: Any, broadcasts: Set[Any]) -> int | None:
     return whole[0] if len(whole) == 1 and whole[0] > 0 else None
 
 
-def _open_jaxpr(jaxpr: Any) -> Any:
-    return getattr(jaxpr, "jaxpr", jaxpr)
-
-
 def _get_partitions(aval: Any) -> tuple[Any, ...]:
     """Returns the entries of the spec of a type; those of tokens and keys have none."""
     sharding = getattr(aval, "sharding", None)
@@ -318,7 +314,6 @@ class _ProgramReader:
 
     def read(self, jaxpr: Any, argument_origins: Sequence[Origin], runs: int) -> list[Origin]:
         """Reads a program whose arguments have these origins; returns the origins of its results."""
-        jaxpr = _open_jaxpr(jaxpr)
         origins: dict[Any, Origin] = dict(zip(jaxpr.invars, argument_origins, strict=True))
         # The index in `_sums` of each variable that may not be summed over devices yet.
         partial_sums: dict[Any, int] = {}
@@ -422,8 +417,7 @@ class _ProgramReader:
         return results
 
     def _read_scan(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
-        inner, length = equation.params["jaxpr"], equation.params["length"]
-        body = _open_jaxpr(inner)
+        body, length = equation.params["jaxpr"], equation.params["length"]
         # Operands are constants, then carries, then stacks; results are carries, then stacks. They are counted by rank,
         # because JAX 0.12 has no parameters for their numbers.
         carried = sum(map(_has_equal_rank, equation.outvars, body.outvars))
@@ -452,7 +446,7 @@ class _ProgramReader:
                 shape = shape._replace(dims=((new_dims[0][0], length), *shape.dims[1:]))
             collected[shape] += 1
         origins = [*operands[:constants], *[None] * carried, *operands[scanned:]]
-        results = self.read(inner, origins, runs * length)
+        results = self.read(body, origins, runs * length)
         self._layer_dims = outer_dims
         return [*[None] * carried, *results[carried:]]
 
@@ -548,7 +542,6 @@ def _find_mixed(jaxpr: Any, inputs: Sequence[Set[str]]) -> list[Set[str]]:
         jaxpr: The program.
         inputs: The same for each of its arguments.
     """
-    jaxpr = _open_jaxpr(jaxpr)
     mixed: dict[Any, Set[str]] = dict(zip(jaxpr.invars, inputs, strict=True))
     for equation in jaxpr.eqns:
         name = equation.primitive.name
@@ -601,5 +594,5 @@ def list_inner_jaxprs(equation: Any) -> Iterator[Any]:
     """Yields the jaxprs that an equation calls."""
     for value in equation.params.values():
         for inner in value if isinstance(value, tuple | list) else [value]:
-            if isinstance(inner, core.Jaxpr | core.ClosedJaxpr):
-                yield _open_jaxpr(inner)
+            if isinstance(inner, core.Jaxpr):
+                yield inner

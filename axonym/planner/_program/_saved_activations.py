@@ -67,7 +67,7 @@ def find_saved_names(jaxpr: Any) -> tuple[SavedName, ...]:
     saved_names: list[SavedName] = []
     for equation in jaxpr.eqns:
         if equation.primitive.name == "scan":
-            body = equation.params["jaxpr"].jaxpr
+            body = equation.params["jaxpr"]
             for stacked, result in zip(equation.outvars, body.outvars, strict=True):
                 name, primitive = _trace_back(body, result)
                 is_carry = len(stacked.aval.shape) == len(result.aval.shape)
