@@ -42,6 +42,7 @@ _COPIES = frozenset(
         "sharding_constraint",
         "slice",
         "squeeze",
+        "stop_gradient",
         "transpose",
     }
 )
