@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, PartitionSpec as P
 
-from .._jax_compat import find_mapped_mesh_axes, is_tracing, use_mapped_mesh_axes
+from .._jax_compat import find_mapped_mesh_axes, has_spmd_axes, is_tracing, use_mapped_mesh_axes
 from ..named._axis import Axis, Names
 from ..named._axis_layout import AxisLayout, MeshAxes, MeshLike, count_parts, get_entry_axes
 from ..named._operation import use_operand_layout
@@ -134,6 +134,8 @@ def map_shards(
     if layout.mesh is None:
         return fn({}, *arrays)
     if divides_mapped:
+        # JAX adds Auto mesh axes of a `vmap` to the types of some values and not of others, and compares them.
+        check_vma = check_vma and not has_spmd_axes()
         divides_mapped = bool(find_mapped_mesh_axes())
     fn = functools.partial(fn, layout.mesh_axes)
     call = shard_map_by_name(fn, layout, names, out_names, check_vma=check_vma, divides_mapped=divides_mapped)
