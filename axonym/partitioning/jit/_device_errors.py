@@ -85,7 +85,8 @@ def find_ambiguity_error(
     It is None if JAX's error is about something else. If all sharded arguments have names, it is not Axonym that
     computes with them, but a function of another library.
     """
-    if not is_sharding_type_error(error):
+    # A note is of `microbatch`, which knows more.
+    if not is_sharding_type_error(error) or getattr(error, "__notes__", None):
         return None
     plain_texts: list[str] = []
     named_texts: list[str] = []
