@@ -53,7 +53,7 @@ def test_vit_reads_digits(run: Run, tmp_path: Path):
     assert_is_picture(tmp_path / "vit.png")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.thorough), "bfloat16"])
 def test_adapters_learn_and_merge(run: Run, tmp_path: Path, dtype: str):
     llama = read_family("llama")
     parameters = {name: array.astype(dtype) for name, array in llama.parameters.items()}

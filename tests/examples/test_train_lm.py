@@ -112,6 +112,7 @@ def test_a_run_goes_on_with_another_mesh_and_kind_of_axes(
     np.testing.assert_allclose(read_losses(out), read_losses(reference), atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_losses_do_not_depend_on_the_number_of_devices(reference: Path, text: Path, tmp_path: Path):
     options = ["--text", text, "--out", tmp_path, "--devices", "1", "--mesh", "data:1,model:1"]
     done = subprocess.run([*COMMAND, *SMALL, *options], capture_output=True, text=True, timeout=240)

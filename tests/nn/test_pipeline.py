@@ -78,8 +78,8 @@ def assert_close(results: Any, expected: Any) -> None:
         ((2, 2, 2), "auto", 4, 1),
         ((2, 2, 2), "explicit", 2, 2),
         ((4, 2, 1), "explicit", 4, 1),
-        ((4, 1, 2), "auto", 4, 2),
-        ((8, 1, 1), "explicit", 8, 1),
+        pytest.param((4, 1, 2), "auto", 4, 2, marks=pytest.mark.thorough),
+        pytest.param((8, 1, 1), "explicit", 8, 1, marks=pytest.mark.thorough),
     ],
 )
 def test_stages_compute_what_one_device_computes(sizes: Any, axis_types: Any, microbatches: int, repeats: int):
@@ -98,7 +98,7 @@ def test_stages_compute_what_one_device_computes(sizes: Any, axis_types: Any, mi
     assert_close(results, expected)
 
 
-@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+@pytest.mark.parametrize("axis_types", [pytest.param("auto", marks=pytest.mark.thorough), "explicit"])
 def test_a_sequence_of_layers_and_eager_calls(axis_types: Any):
     blocks = make_blocks(BlockSeq)
     expected = differentiate(blocks, X, FACTORS, GATES)
