@@ -4,7 +4,7 @@ from typing import Any
 
 from .. import random
 from ..named._axis import parse_axes
-from ..named._wide_sums import widen_dtype
+from ..named._wide_sums import widen_float_dtype
 from ._adapt import adapt, adapt_all
 from ._array import convert_result
 
@@ -50,7 +50,7 @@ def categorical(key: Any, logits: Any, axis: Any, shape: Any = None) -> Any:
         axes.insert(next(positions, len(axes)), class_axis)
         logits = logits.broadcast_to(axes)
     # The largest of logits plus Gumbel noise is a draw from their softmax.
-    dtype = widen_dtype(logits.dtype)
+    dtype = widen_float_dtype(logits.dtype)
     noise = random.gumbel(key, axes, dtype)
     return convert_result((noise + logits.astype(dtype)).argmax(axis))
 

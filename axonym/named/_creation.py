@@ -69,8 +69,9 @@ def _fill_array(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: An
         raise make_error(TypeError, f"Several axes are given as a tuple, so {dtype!r} was taken for the dtype.")
     names, sizes = get_names_and_sizes(parse_axes(shape))
     try:
-        for value in values if dtype is not None else ():
-            check_values(value, jnp.dtype(dtype))
+        if dtype is not None:
+            for value in values:
+                check_values(value, jnp.dtype(dtype))
         return place_array(cached_jit(_compute_filled, fn, names, sizes, dtype)(*values))
     except TypeError:
         check_dtype(dtype)

@@ -67,10 +67,11 @@ def run_operation(
         result = fn(*arrays)
         if results is None:
             return result
-        place = functools.partial(_place_result, whole=whole, auto_whole=whole if misses_auto_shards else ())
+        auto_whole = whole if misses_auto_shards else ()
+        place_result = functools.partial(_place_result, whole=whole, auto_whole=auto_whole)
         if isinstance(results, list):
-            return tuple(place(array, names) for array, names in zip(result, results, strict=True))
-        return jax.tree.map(lambda array: place(array, results), result)
+            return tuple(place_result(array, names) for array, names in zip(result, results, strict=True))
+        return jax.tree.map(lambda array: place_result(array, results), result)
 
 
 class _OperandLayout(NamedTuple):

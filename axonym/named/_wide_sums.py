@@ -17,7 +17,7 @@ def is_narrow_float(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
-def widen_dtype(dtype: Any) -> Any:
+def widen_float_dtype(dtype: Any) -> Any:
     """Returns float32 for floats of fewer bits, and any other dtype as it is."""
     return jnp.dtype(jnp.float32) if is_narrow_float(dtype) else dtype
 

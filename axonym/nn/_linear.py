@@ -19,7 +19,7 @@ from ..named._format import format_axes, format_value
 from ..named._named_call import named_call
 from ..named._operation import run_operation
 from ..named._sharding import constrain_sharding, gather_parameter, mapping_context, place_array
-from ..named._wide_sums import widen_dtype
+from ..named._wide_sums import widen_float_dtype
 from ..random import truncated_normal
 from ..random._keys import as_plain_key
 from ._layer import Layer, check_input, format_layer_axes, merge_axes, replace_axes
@@ -122,7 +122,7 @@ def _draw_parameter(
     check_dtype(dtype)
     drawn_names = [axis.name for axis in drawn_axes]
     dtype = jnp.result_type(float if dtype is None else dtype)
-    drawn_dtype = widen_dtype(dtype)
+    drawn_dtype = widen_float_dtype(dtype)
 
     def draw_values(key: Any) -> jax.Array:
         values = initializer(key, shape, drawn_dtype)

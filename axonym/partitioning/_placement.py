@@ -76,7 +76,7 @@ def move_arrays(
     arrays: Sequence[Any], shardings: Sequence[NamedSharding], find_path: Callable[[int], str] = lambda index: ""
 ) -> list[Any]:
     """Returns arrays moved to devices, of several processes too; errors start with the path of an array."""
-    if all([sharding.is_fully_addressable for sharding in shardings]):
+    if all([sharding.is_fully_addressable for sharding in shardings]):  # a generator is a call for each array
         return jax.device_put([*arrays], [*shardings])
     moved = []
     for index, (array, sharding) in enumerate(zip(arrays, shardings, strict=True)):

@@ -122,12 +122,13 @@ def _draw_truncated_normal(key: Any, lower: Any, upper: Any, *, shape: Any, dtyp
     # finds the distance of the draw from 0, from above, by the logarithm of the mass beyond it.
     share = jnp.maximum(share, jnp.finfo(share.dtype).eps / 2)  # a bound may be infinite, but no draw
     share = jnp.where(is_left, 1 - share, share)
-    near = jnp.where(is_tail, jnp.minimum(abs(lower), abs(upper)), TAIL_START)
-    far = jnp.clip(jnp.maximum(abs(lower), abs(upper)), near, near + 40)  # the derivative at infinity would be NaN
+    near_bound = jnp.where(is_tail, jnp.minimum(abs(lower), abs(upper)), TAIL_START)
+    # The derivative at infinity would be NaN.
+    far_bound = jnp.clip(jnp.maximum(abs(lower), abs(upper)), near_bound, near_bound + 40)
     log_ndtr = jax.scipy.special.log_ndtr  # JAX imports this module when it is used
-    log_mass = log_ndtr(-near)
-    log_ratio = jnp.log1p(share * jnp.expm1(log_ndtr(-far) - log_mass))
-    distance = jnp.sqrt(near**2 - 2 * log_ratio)
+    log_mass = log_ndtr(-near_bound)
+    log_ratio = jnp.log1p(share * jnp.expm1(log_ndtr(-far_bound) - log_mass))
+    distance = jnp.sqrt(near_bound**2 - 2 * log_ratio)
     for _ in range(3):
         distance = jax.lax.stop_gradient(distance)  # the last step has the whole derivative
         log_mass_beyond = log_ndtr(-distance)
@@ -535,11 +536,11 @@ def _parse_bound(name: str, bound: Any, dtype: Any) -> Any:
         return bound
     default_limits = jnp.iinfo(jnp.result_type(int))
     # `maxval` itself is not drawn, so it may be one more than the largest number; JAX takes it as an unsigned one.
-    most = min(limits.max + (name == "maxval"), 2 * default_limits.max + 1)
+    largest_bound = min(limits.max + (name == "maxval"), 2 * default_limits.max + 1)
     number = as_python_integer(bound)
-    if number is None or not limits.min <= number <= most:
+    if number is None or not limits.min <= number <= largest_bound:
         label = f"randint: `{name}` for {dtype}"
-        check_number(label, check_integer(label, bound), least=limits.min, most=most)
+        check_number(label, check_integer(label, bound), least=limits.min, most=largest_bound)
     return bound if bound <= default_limits.max else np.dtype(f"uint{default_limits.bits}").type(bound)
 
 

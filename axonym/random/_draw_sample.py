@@ -27,7 +27,7 @@ from ..named._format import format_axes
 from ..named._operation import run_operation
 from ..named._sharding import constrain_sharding, place_array
 from ..named._traceback import make_error
-from ..named._wide_sums import widen_dtype, widen_float
+from ..named._wide_sums import widen_float, widen_float_dtype
 from ._keys import as_plain_key
 
 
@@ -146,7 +146,7 @@ def _draw_array(
     options = dict(static_options)
     dtype = options.get("dtype")
     if dtype is not None:
-        options["dtype"] = widen_dtype(dtype)
+        options["dtype"] = widen_float_dtype(dtype)
 
     def draw(key: Any, *values: Any) -> Any:
         arguments = {

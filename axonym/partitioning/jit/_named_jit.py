@@ -29,12 +29,7 @@ from .._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
 from .._shard import shard_by_mapping
 from ._arguments import ArgumentPartition, Signature, StaticArgs, is_array_type
 from ._axis_resources import EntrySharding, Mappings, ResourceMappings
-from ._device_errors import (
-    find_ambiguity_error,
-    find_deleted_error,
-    find_device_error,
-    find_sharding_error,
-)
+from ._device_errors import find_ambiguity_error, find_deleted_error, find_device_error, find_sharding_error
 from ._donation import Donation, check_donated_once, warn_unused_donation
 from ._retrace import Traces
 
