@@ -1,7 +1,5 @@
 """The frequencies of transforms and their order: what `jnp.fft` says, along axes found by name."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +7,7 @@ import pytest
 
 import axonym as nym
 
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
+from ..refusals import refusal
 
 
 @pytest.mark.parametrize("size", [1, 4, 5])

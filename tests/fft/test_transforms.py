@@ -1,7 +1,5 @@
 """The transforms: what `jnp.fft` computes, over axes found by name, in any order, of any number of points."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,14 +8,12 @@ import scipy.fft
 
 import axonym as nym
 
+from ..refusals import refusal
+
 
 COMPLEX = ["fft", "ifft", "irfft", "hfft"]
 REAL = ["rfft", "ihfft"]
 NORMS = [None, "backward", "ortho", "forward"]
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def equal(found, expected):

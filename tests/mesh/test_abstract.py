@@ -1,7 +1,5 @@
 """Meshes without devices: the same checks as with them, and what can be planned on them."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -10,9 +8,7 @@ from jax.sharding import AbstractMesh, AxisType
 import axonym as nym
 from axonym.mesh import create_abstract_mesh, create_mesh
 
-
-def refusal(message):
-    return pytest.raises(ValueError, match=re.escape(message))
+from ..refusals import refusal
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from hypothesis import given, settings, strategies as st
 
 from axonym.mesh import calculate_host_mesh_shape, create_mesh, parse_mesh_from_string
 
+from ..refusals import refusal
+
 
 quick = settings(deadline=None, max_examples=60)
 
@@ -79,10 +81,6 @@ def everywhere_crossed(mesh, attribute):
         numbers = {len(set(line.tolist())) for line in lines}
         found.append(numbers.pop() if len(numbers) == 1 else 0)
     return tuple(found)
-
-
-def refusal(message):
-    return pytest.raises(ValueError, match=re.escape(message))
 
 
 @pytest.mark.parametrize("use_jax", [False, True])

@@ -10,15 +10,12 @@ import pytest
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Batch, Heads, Pos, KeyPos, HeadDim = nym.make_axes(batch=8, heads=2, pos=4, key_pos=6, head_dim=8)
 attention = nym.nn.dot_product_attention
 AXES = ("batch", "heads", "pos", "head_dim")
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 @pytest.fixture

@@ -11,15 +11,12 @@ import pytest
 import axonym as nym
 
 from ..hlo import Program
+from ..refusals import refusal
 
 
 Mask = nym.nn.AttentionMask
 Batch, Heads, Group, Pos, KeyPos, HeadDim = nym.make_axes(batch=4, heads=2, group=2, pos=10, key_pos=12, head_dim=4)
 KEY = jax.random.key(3)
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def attend(implementation, *inputs, **options):

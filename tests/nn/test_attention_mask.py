@@ -1,7 +1,6 @@
 """Masks of attention: what they are as arrays, their bounds over blocks, and errors."""
 
 import itertools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,8 @@ import numpy as np
 import pytest
 
 import axonym as nym
+
+from ..refusals import refusal
 
 
 Mask = nym.nn.AttentionMask
@@ -89,10 +90,6 @@ def test_bounds_of_blocks_hold(mask):
     if all(isinstance(number, int) for number in jax.tree.leaves(mask)):
         is_any, is_every = mask.bound_block((Q, Q), (K, K))
         assert (is_any == whole).all() and (is_every == whole).all()
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def test_errors_of_masks_name_what_is_wrong():

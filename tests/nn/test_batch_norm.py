@@ -1,7 +1,5 @@
 """Batch normalisation: parity with Equinox over several batches, global statistics, and what is refused."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,13 +9,10 @@ import pytest
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Channels, Batch, Height = nym.make_axes(mlp=4, batch=8, height=3)
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def make(draw, **options):

@@ -1,7 +1,5 @@
 """Layers in a Python sequence: they do what stacked ones do, and may differ from each other."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,6 +8,8 @@ import pytest
 
 import axonym as nym
 from axonym import ScanCheckpointPolicy
+
+from ..refusals import refusal
 
 
 Layers, Embed, Mlp, Batch = nym.make_axes(layers=4, embed=8, mlp=6, batch=8)
@@ -26,10 +26,6 @@ POLICIES = {
     "host": ScanCheckpointPolicy(save_carries="offload"),
     "host nested": ScanCheckpointPolicy(save_carries="offload", nested=3),
 }
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 class Block(eqx.Module):

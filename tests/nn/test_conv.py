@@ -1,7 +1,5 @@
 """Convolutions: parity with Equinox in value and gradient, sharding, and what they refuse."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,6 +9,7 @@ import axonym as nym
 
 from ..comparing import allclose
 from ..hlo import Program
+from ..refusals import refusal
 
 
 Embed, Mlp, Batch, Height, Width = nym.make_axes(embed=4, mlp=8, batch=8, height=6, width=5)
@@ -34,10 +33,6 @@ TRANSPOSED = {
 EVERY = [(nym.nn.Conv, options) for options in CONV.values()]
 EVERY += [(nym.nn.ConvTranspose, options) for options in TRANSPOSED.values()]
 NAMES = [f"Conv-{name}" for name in CONV] + [f"ConvTranspose-{name}" for name in TRANSPOSED]
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def make(draw, kind, options):

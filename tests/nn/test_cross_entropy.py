@@ -1,7 +1,5 @@
 """Cross entropy: parity with Optax, what is left out and reduced, and label axes that are divided over a mesh."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -10,14 +8,11 @@ import pytest
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Batch, Pos, Vocab = nym.make_axes(batch=8, pos=3, vocab=6)
 loss = nym.nn.cross_entropy_loss
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 @pytest.fixture

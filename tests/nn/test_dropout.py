@@ -1,7 +1,5 @@
 """Dropout: the layer of Equinox for the same key, decisions shared along axes, and when nothing is dropped."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,14 +8,12 @@ import pytest
 
 import axonym as nym
 
+from ..refusals import refusal
+
 
 Batch, Embed = nym.make_axes(batch=8, embed=64)
 KEY = jax.random.key(0)
 x = nym.ones((Batch, Embed))
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def test_it_is_that_of_equinox(check, draw, getkey):

@@ -1,7 +1,5 @@
 """The binary cross entropy, the squared error and the reduction of losses: parity with Optax, sharded or not."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -10,13 +8,10 @@ import pytest
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Batch, Pos = nym.make_axes(batch=8, pos=3)
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def by_position(fn):

@@ -1,7 +1,5 @@
 """Embedding layers: parity with Equinox, and what they refuse."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,13 +9,10 @@ import pytest
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Vocab, Embed, Batch, Pos = nym.make_axes(vocab=10, embed=8, batch=8, pos=3)
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The fused cross entropy: equal to the plain one in value and gradient, sharded or not, in two blocks of memory."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,13 +7,11 @@ import pytest
 
 import axonym as nym
 
+from ..refusals import refusal
+
 
 Batch, Pos, Embed, Vocab = nym.make_axes(batch=8, pos=3, embed=4, vocab=22)
 ALL_OPTIONS = {"label_smoothing": 0.1, "z_loss": 1e-2, "logit_soft_cap": 2.0}
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def plain_loss(hidden, head, targets, embed=Embed, reduction=None, logit_soft_cap=None, **options):

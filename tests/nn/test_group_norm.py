@@ -1,22 +1,16 @@
 """Group normalisation: parity with Equinox, sharding, and what is refused."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import pytest
 
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Channels, Batch, Height = nym.make_axes(mlp=8, batch=8, height=3)
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def keyless(*args, key, **kwargs):

@@ -1,7 +1,6 @@
 """Initializers: fan-in and fan-out by name, values that do not depend on sharding, and what is refused."""
 
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +9,12 @@ import pytest
 
 import axonym as nym
 
+from ..refusals import refusal
+
 
 Embed, Heads, HeadDim = nym.make_axes(embed=64, heads=8, head_dim=16)
 KEY = jax.random.key(0)
 INITIALIZERS = jax.nn.initializers
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 @pytest.mark.parametrize("init", [INITIALIZERS.he_normal(), INITIALIZERS.glorot_uniform(), INITIALIZERS.orthogonal()])

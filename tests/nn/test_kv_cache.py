@@ -1,7 +1,5 @@
 """The key-value cache: attention step by step equals attention over everything at once, and errors."""
 
-import re
-
 import jax
 import numpy as np
 import pytest
@@ -9,13 +7,11 @@ import pytest
 import axonym as nym
 from axonym.nn import AttentionMask, KVCache
 
+from ..refusals import refusal
+
 
 Batch, Pos, KPos, Heads, HeadDim = nym.make_axes(batch=4, pos=11, key_pos=16, heads=2, head_dim=4)
 AXES = (Batch, Heads, HeadDim)
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def attend_at_once(query, key, value, window, padding):

@@ -10,14 +10,11 @@ import pytest
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Embed, Mlp, Batch, Heads, HeadDim, Copy = nym.make_axes(embed=16, mlp=8, batch=8, heads=2, head_dim=4, copy=3)
 KEY = jax.random.key(0)
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def equinox_linear(layer, x):

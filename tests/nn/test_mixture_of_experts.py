@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 
 import equinox as eqx
 import jax
@@ -14,6 +13,7 @@ from jax.sharding import AxisType
 import axonym as nym
 
 from ..hlo import Program
+from ..refusals import refusal
 from .conftest import arrays, assert_close, results, weighted
 
 
@@ -22,10 +22,6 @@ KEY = jax.random.key(0)
 MIXTURE = functools.partial(nym.nn.MixtureOfExperts.init, Embed, Mlp, Experts, 2, key=KEY)
 EXPERT = {"experts": "expert", "batch": "data"}
 BOTH = {"experts": "expert", "batch": ("data", "expert")}
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 MESH = {"data": 2, "expert": 4}

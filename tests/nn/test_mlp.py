@@ -1,7 +1,5 @@
 """Multi-layer perceptrons: parity with Equinox, the names of the axes between layers, and what is refused."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,12 +8,10 @@ import pytest
 
 import axonym as nym
 
+from ..refusals import refusal
+
 
 Embed, Label, Batch = nym.make_axes(embed=8, label=3, batch=8)
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def reference(depth, activation):

@@ -1,7 +1,5 @@
 """`ragged_dot` and `MoELinear`: parity with products of every row and every expert, sharded in each way, and errors."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,16 +10,13 @@ import axonym as nym
 
 from ..comparing import allclose
 from ..hlo import Program
+from ..refusals import refusal
 from .conftest import arrays, assert_close, results
 
 
 Token, Experts, Embed, Copy, Mlp = nym.make_axes(token=16, experts=8, embed=8, copy=2, mlp=10)
 SIZES = (3, 0, 1, 5, 0, 4, 2, 0)  # one row is left over, and three experts have none
 KEY = jax.random.key(0)
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def make_mesh(kind):

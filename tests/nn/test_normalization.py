@@ -1,7 +1,5 @@
 """Normalisation: parity with Equinox, element types, and what is kept for the backward pass."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,14 +9,11 @@ import pytest
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Embed, Batch, Pos = nym.make_axes(embed=16, batch=8, pos=3)
 PAIRS = [(nym.nn.RmsNorm, eqx.nn.RMSNorm), (nym.nn.LayerNorm, eqx.nn.LayerNorm)]
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def keyless(kind):

@@ -1,7 +1,5 @@
 """Pooling: parity with Equinox and `jax.lax`, what counts in a mean, sharding, and what is refused."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,14 +9,11 @@ import pytest
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Embed, Batch, Height, Width = nym.make_axes(embed=4, batch=8, height=8, width=7)
 KINDS = {"max_pool": eqx.nn.MaxPool2d, "mean_pool": eqx.nn.AvgPool2d, "min_pool": None}
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def reference(name, **options):

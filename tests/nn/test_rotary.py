@@ -1,7 +1,6 @@
 """Rotary position embedding: parity with Equinox, and errors."""
 
 import os
-import re
 from pathlib import Path
 
 import equinox as eqx
@@ -14,14 +13,11 @@ from safetensors.numpy import load_file
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Batch, Heads, Pos, HeadDim = nym.make_axes(batch=8, heads=2, pos=4, head_dim=8)
 rotary = nym.nn.rotary_embedding
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def test_rotary_embedding_is_that_of_equinox(check, draw):

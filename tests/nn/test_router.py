@@ -1,7 +1,5 @@
 """The router: the experts that it chooses and their weights, its losses, and what it refuses."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 
 import axonym as nym
 
+from ..refusals import refusal
 from .conftest import COMPUTE, assert_close, results
 
 
@@ -75,9 +74,6 @@ def test_the_axis_of_the_choices_may_be_named():
 
 
 def test_wrong_arguments_are_refused():
-    def refusal(message):
-        return pytest.raises(ValueError, match=re.escape(message))
-
     with refusal("Router (embed: 8 -> experts: 8): `top_k` must be from 1 to the number of experts, it is 9"):
         nym.nn.Router.init(Embed, Experts, 9, key=KEY)
     with refusal("Router: `softmax` must be 'before' or 'after', not 'none'"):

@@ -1,7 +1,5 @@
 """Stacked layers: a loop over single layers, compiled as one scan; how they are made, called and taken apart."""
 
-import re
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,15 +9,12 @@ import pytest
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Layers, Embed, Mlp, Batch = nym.make_axes(layers=3, embed=8, mlp=6, batch=8)
 POLICY = jax.checkpoint_policies.dots_saveable
 KEY = jax.random.key(0)
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 class Block(eqx.Module):

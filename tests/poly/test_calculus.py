@@ -1,7 +1,5 @@
 """Values, derivatives and integrals of polynomials: what jnp computes for each, whatever the order of the axes."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +7,7 @@ import pytest
 
 import axonym as nym
 
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
+from ..refusals import refusal
 
 
 def close(found, expected):

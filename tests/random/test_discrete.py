@@ -1,13 +1,12 @@
 """Draws of positions along an axis, and what they refuse; the others are compared in `test_parity.py`."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import axonym as nym
+
+from ..refusals import refusal
 
 
 Batch, Vocab, Embed = nym.make_axes(batch=8, vocab=6, embed=4)
@@ -15,10 +14,6 @@ KEY = jax.random.key(0)
 random = nym.random
 
 logits = nym.named(jnp.sin(jnp.arange(48.0)).reshape(6, 8), ("vocab", "batch"))
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def test_positions_are_those_of_jax_wherever_the_axis_is():

@@ -1,7 +1,5 @@
 """Keys split along an axis: those of `jax.random`, and what is refused."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,14 +7,12 @@ import pytest
 
 import axonym as nym
 
+from ..refusals import refusal
+
 
 Embed = nym.Axis("embed", 4)
 KEY = jax.random.key(0)
 random = nym.random
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def test_a_key_is_split_along_an_axis():

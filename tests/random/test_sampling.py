@@ -1,7 +1,5 @@
 """Random named arrays: the values of `jax.random`, whatever the mapping and the mesh, and what is refused."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +9,7 @@ from scipy import stats
 import axonym as nym
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Batch, Vocab, Embed = nym.make_axes(batch=8, vocab=6, embed=4)
@@ -61,10 +60,6 @@ CASES = {
         lambda key: jax.random.categorical(key, logits.array.T, shape=(4, 8)),
     ),
 }
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 @pytest.mark.parametrize("case", CASES)

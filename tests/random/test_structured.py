@@ -1,13 +1,13 @@
 """Draws that have axes of their own, and draws from arrays: those of `jax.random`, and what is refused."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import axonym as nym
+
+from ..refusals import refusal
 
 
 Batch, Seq, Class, Other = nym.make_axes(batch=4, seq=3, kind=6, other=6)
@@ -81,10 +81,6 @@ CASES = {
         (Batch, Class, Seq),
     ),
 }
-
-
-def refusal(message, error=ValueError):
-    return pytest.raises(error, match=re.escape(message))
 
 
 def agree(found, case):
