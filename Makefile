@@ -10,8 +10,8 @@
 #   make test-fast run the first test of each file, in about five minutes
 #   make test-oldest
 #                  do that with the oldest Python that is there, and the oldest versions of what Axonym needs
-#   make plan-test
-#                  install both compilers where they are to be had, and run the tests of the planner with them
+#   make compilers install both compilers where they are to be had
+#   make plan-test do so, and run the tests of the planner with them
 #   make fuzz      compare random sharded programs with NumPy: ARGS="--programs 5000"
 #   make bench     measure what names cost, and write docs/benchmarks.md
 #   make bench-smoke, make bench-rules
@@ -31,10 +31,10 @@ ARGS ?=
 WORKERS ?= 2
 
 bin := $(VENV)/bin
-export AXONYM_LIBTPU ?= $(realpath $(VENV)/tpu)
-export AXONYM_GPU_PLUGINS ?= $(realpath $(VENV)/gpu-plugins)
+export AXONYM_LIBTPU := $(or $(AXONYM_LIBTPU),$(realpath $(VENV)/tpu))
+export AXONYM_GPU_PLUGINS := $(or $(AXONYM_GPU_PLUGINS),$(realpath $(VENV)/gpu-plugins))
 
-.PHONY: help demo test test-all test-fast test-oldest plan-test fuzz bench bench-smoke bench-rules .bench parity record-models .parity tpu gpu-plugins check format clean FORCE
+.PHONY: help demo test test-all test-fast test-oldest plan-test compilers fuzz bench bench-smoke bench-rules .bench parity record-models .parity tpu gpu-plugins check format clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -62,13 +62,13 @@ test-oldest:
 	@grep -A 9 "^dependencies" pyproject.toml | sed -n 's/^    "\(.*\)>=\(.*\)",$$/\1==\2/p' >$(UV_CONSTRAINT)
 	@$(MAKE) --no-print-directory test-fast VENV=$(VENV)-oldest
 
-# The compilers are large, and not for every system.
-plan-test: $(VENV)/.installed-dev
+plan-test: compilers
+	@$(MAKE) --no-print-directory test ARGS="tests/planner $(ARGS)"
+
+# They are large, and not for every system.
+compilers:
 	@$(MAKE) --no-print-directory tpu || echo "== no libtpu, so nothing is compiled for TPUs"
 	@$(MAKE) --no-print-directory gpu-plugins || echo "== no compiler for NVIDIA GPUs, so nothing is compiled for them"
-	AXONYM_LIBTPU="$${AXONYM_LIBTPU:-$$(cd $(VENV)/tpu 2>/dev/null && pwd)}" \
-	AXONYM_GPU_PLUGINS="$${AXONYM_GPU_PLUGINS:-$$(cd $(VENV)/gpu-plugins 2>/dev/null && pwd)}" \
-	$(bin)/python -m pytest -n $(WORKERS) --dist worksteal tests/planner $(ARGS)
 
 fuzz: $(VENV)/.installed-dev
 	$(bin)/python -W error -m tests.fuzz $(ARGS)
