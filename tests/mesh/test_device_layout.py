@@ -14,7 +14,7 @@ from axonym.mesh import calculate_host_mesh_shape, create_mesh, parse_mesh_from_
 from ..refusals import refusal
 
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(deadline=None, max_examples=40)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,36 +64,19 @@ def ids(mesh):
 
 
 def crossed(mesh, attribute):
-    """How many slices or processes each mesh axis goes through, from the mesh's first device."""
-    found = []
+    """How many slices or processes each mesh axis goes through, the same on every line of the mesh."""
+    counts = []
     for axis in range(mesh.devices.ndim):
-        line = np.moveaxis(mesh.devices, axis, 0).reshape(mesh.devices.shape[axis], -1)[:, 0]
-        found.append(len({getattr(device, attribute) for device in line}))
-    return tuple(found)
-
-
-def everywhere_crossed(mesh, attribute):
-    """How many slices or processes each mesh axis goes through, which has to be the same everywhere."""
-    shown = np.vectorize(lambda device: getattr(device, attribute))(mesh.devices)
-    found = []
-    for axis, size in enumerate(shown.shape):
-        lines = np.moveaxis(shown, axis, 0).reshape(size, -1).T
-        numbers = {len(set(line.tolist())) for line in lines}
-        found.append(numbers.pop() if len(numbers) == 1 else 0)
-    return tuple(found)
-
-
-@pytest.mark.parametrize("use_jax", [False, True])
-def test_the_earliest_axis_crosses_the_slices(use_jax):
-    mesh = create_mesh((2, 4), ("data", "model"), devices=slices(2, 4), use_jax=use_jax)
-    assert mesh.devices.shape == (2, 4)
-    assert crossed(mesh, "slice_index") == (2, 1)
-    assert ids(mesh) == list(range(8))
+        lines = np.moveaxis(mesh.devices, axis, 0).reshape(mesh.devices.shape[axis], -1).T
+        (count,) = {len({getattr(device, attribute) for device in line}) for line in lines}
+        counts.append(count)
+    return tuple(counts)
 
 
 @pytest.mark.parametrize(
     ("number", "sizes", "expected"),
     [
+        (2, (2, 4), (2, 1)),
         (2, (1, 8), (1, 2)),
         (2, (3, 8), (1, 2)),
         (2, (3, 2, 4), (1, 2, 1)),
@@ -105,9 +88,10 @@ def test_the_earliest_axis_crosses_the_slices(use_jax):
 )
 def test_the_axes_that_can_cross_the_slices_do(number, sizes, expected):
     devices = slices(number, prod(sizes) // number)
-    mesh = create_mesh(sizes, tuple("abc"[: len(sizes)]), devices=devices)
-    assert mesh.devices.shape == sizes
-    assert crossed(mesh, "slice_index") == expected
+    for use_jax in (False, True):
+        mesh = create_mesh(sizes, tuple("abc"[: len(sizes)]), devices=devices, use_jax=use_jax)
+        assert mesh.devices.shape == sizes
+        assert crossed(mesh, "slice_index") == expected
 
 
 @given(
@@ -124,18 +108,6 @@ def test_a_mesh_over_slices_is_the_mesh_that_was_asked(number, sizes):
     assert prod(crossed(mesh, "slice_index")) == number
 
 
-@given(factors=st.permutations([1, 2, 3]), inner=st.permutations([1, 2, 4]), data=st.data())
-@quick
-def test_factors_that_are_given_are_used(factors, inner, data):
-    sizes = [outer * within for outer, within in zip(factors, inner, strict=True)]
-    asked = list(factors)
-    if data.draw(st.booleans()):
-        asked[data.draw(st.integers(0, 2))] = -1
-    mesh = create_mesh(sizes, ("a", "b", "c"), asked, devices=slices(6, 8))
-    assert mesh.devices.shape == tuple(sizes)
-    assert crossed(mesh, "slice_index") == tuple(factors)
-
-
 def test_factors_are_given_by_name_too():
     for factors in ({"model": 2}, {"model": -1}, {"model": 2, "data": 1}):
         mesh = create_mesh((4, 4), ("data", "model"), factors, devices=slices(2, 8))
@@ -144,12 +116,10 @@ def test_factors_are_given_by_name_too():
         assert parse_mesh_from_string("4,4", ["data", "model"], devices=slices(2, 8), dcn_mesh_dims=text) == mesh
     with refusal("no mesh axis 'modle' for `dcn_mesh_dims`; did you mean 'model'?"):
         create_mesh((4, 4), ("data", "model"), {"modle": 2}, devices=slices(2, 8))
-    with pytest.raises(TypeError, match=r"`dcn_mesh_dims` holds 2\.0, which is not an integer"):
-        create_mesh((4, 4), ("data", "model"), {"model": 2.0}, devices=slices(2, 8))
 
 
 @given(data=st.data(), use_jax=st.booleans(), by_slice=st.booleans(), count=st.integers(1, 3))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 def test_factors_are_on_the_axes_that_were_asked_throughout_the_mesh(data, use_jax, by_slice, count):
     def split(number):
         """A random split of a number into one factor per axis."""
@@ -168,7 +138,7 @@ def test_factors_are_on_the_axes_that_were_asked_throughout_the_mesh(data, use_j
     mesh = create_mesh(sizes, ("a", "b", "c")[:count], factors, devices=devices, use_jax=use_jax)
     assert mesh.devices.shape == tuple(sizes)
     assert sorted(ids(mesh)) == list(range(len(devices)))
-    assert everywhere_crossed(mesh, "slice_index" if by_slice else "process_index") == tuple(factors)
+    assert crossed(mesh, "slice_index" if by_slice else "process_index") == tuple(factors)
 
 
 @given(
@@ -177,7 +147,7 @@ def test_factors_are_on_the_axes_that_were_asked_throughout_the_mesh(data, use_j
     shape=st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2)),
     use_jax=st.booleans(),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 def test_any_mesh_over_slices_is_what_was_asked_or_an_error(sizes, factors, shape, use_jax):
     number, each, held = shape
     devices = slices(number, each * held, processes_each=each)
@@ -189,21 +159,20 @@ def test_any_mesh_over_slices_is_what_was_asked_or_an_error(sizes, factors, shap
     else:
         assert all(size in (-1, got) for size, got in zip(sizes, mesh.devices.shape, strict=True))
         assert sorted(ids(mesh)) == list(range(len(devices)))
-        assert factors is not None or prod(everywhere_crossed(mesh, "slice_index")) == number
+        assert factors is not None or prod(crossed(mesh, "slice_index")) == number
 
 
 @pytest.mark.parametrize("sizes", [(4, 4), (16, 1), (1, 16), (2, 8), (2, 2, 4), (3, 5)])
-@pytest.mark.parametrize("axis_types", [None, "explicit"])
-def test_the_builder_changes_neither_arrangement_nor_types(sizes, axis_types):
+def test_the_builder_changes_neither_arrangement_nor_types(sizes):
     names, devices = tuple("abc"[: len(sizes)]), tpus(1, 4, 4)[: prod(sizes)]
     try:
-        jaxs = create_mesh(sizes, names, axis_types=axis_types, devices=devices, use_jax=True)
+        jaxs = create_mesh(sizes, names, axis_types="explicit", devices=devices, use_jax=True)
     except ValueError as error:
         assert f"cannot lay out mesh (a: {sizes[0]}, b: {sizes[1]}" in str(error)
         assert "complete blocks of the network, other sizes, or `use_jax=False`. JAX's error: " in str(error)
         assert sizes in [(2, 8), (2, 2, 4), (3, 5)]
     else:
-        ours = create_mesh(sizes, names, axis_types=axis_types, devices=devices)
+        ours = create_mesh(sizes, names, axis_types="explicit", devices=devices)
         assert (ours, ids(ours)) == (jaxs, ids(jaxs))
         assert sizes in [(4, 4), (16, 1), (1, 16)]
 
@@ -231,34 +200,24 @@ def test_slices_are_in_the_order_of_their_index_unless_told_otherwise():
     assert ids(mesh) == [2, 3, 0, 1]
 
 
-def test_factors_may_count_processes_within_slices():
+def test_factors_may_count_processes():
     devices = slices(2, 4, processes_each=2)
-    mesh = create_mesh((4, 2), ("data", "model"), (4, 1), devices=devices)
-    assert crossed(mesh, "process_index") == (4, 1)
-    mesh = create_mesh((4, 2), ("data", "model"), (-1, 1), devices=devices)
-    assert crossed(mesh, "slice_index") == (2, 1)
-
-
-@pytest.mark.parametrize("use_jax", [False, True])
-@pytest.mark.parametrize("sizes", [(2, 5), (5, 2), (10,), (1, 10), (2, 1, 5)])
-def test_processes_of_one_slice_are_in_order(sizes, use_jax):
-    names = tuple("abc"[: len(sizes)])
-    mesh = create_mesh(sizes, names, devices=processes(5, 2), use_jax=use_jax)
-    assert mesh.devices.shape == sizes
-    assert ids(mesh) == list(range(10))
-
-
-def test_factors_that_are_given_divide_among_processes():
+    assert crossed(create_mesh((4, 2), ("a", "b"), (4, 1), devices=devices), "process_index") == (4, 1)
+    assert crossed(create_mesh((4, 2), ("a", "b"), (-1, 1), devices=devices), "slice_index") == (2, 1)
     names, sizes = ("dp", "fsdp", "ep", "tp", "sp"), (1, 4, 1, 2, 1)
     for factors in [(1, 1, 1, 2, 1), (1, 2, 1, 1, 1), (1, 1, 1, -1, 1)]:
         mesh = create_mesh(sizes, names, factors, devices=processes(2, 4))
         assert mesh.devices.shape == sizes
-        assert crossed(mesh, "process_index") == tuple(abs(2 if f == -1 else f) for f in factors)
+        assert crossed(mesh, "process_index") == tuple(abs(2 if factor == -1 else factor) for factor in factors)
+    assert ids(create_mesh((2, 4), ("a", "b"), (1, 1), devices=processes(2, 4))) == list(range(8))
 
 
-def test_factors_of_one_leave_the_only_slice_alone():
-    mesh = create_mesh((2, 4), ("a", "b"), (1, 1), devices=processes(2, 4))
-    assert ids(mesh) == list(range(8))
+@pytest.mark.parametrize("sizes", [(2, 5), (5, 2), (10,), (1, 10), (2, 1, 5)])
+def test_processes_of_one_slice_are_in_order(sizes):
+    for use_jax in (False, True):
+        mesh = create_mesh(sizes, tuple("abc"[: len(sizes)]), devices=processes(5, 2), use_jax=use_jax)
+        assert mesh.devices.shape == sizes
+        assert ids(mesh) == list(range(10))
 
 
 @pytest.mark.parametrize("factors", [(1, 1), (4, 1), (2, 2), (-1, -1), (0, 2), (-2, -1), (3, -1)])
@@ -272,66 +231,47 @@ def test_factors_multiply_to_the_number_of_slices(factors):
         create_mesh((4, 4), ("data", "model"), factors, devices=slices(2, 8))
 
 
-def test_factors_divide_the_sizes():
-    message = (
-        "`dcn_mesh_dims` divides mesh axis 'data' of size 3 by 2, for mesh (data: 3, model: 4) "
-        "over 2 slices; (data: 1, model: 2) would do"
-    )
-    with refusal(message):
-        create_mesh((3, 4), ("data", "model"), (2, 1), devices=slices(2, 6))
-
-
 def test_impossible_factors_are_an_error():
-    devices = processes(2, 4)
+    names, devices = ("a", "b"), processes(2, 4)
+    with refusal(
+        "`dcn_mesh_dims` divides mesh axis 'a' of size 3 by 2, for mesh (a: 3, b: 4) over 2 slices; (a: 1, b: 2) "
+    ):
+        create_mesh((3, 4), names, (2, 1), devices=slices(2, 6))
     with refusal("must multiply to the number of processes"):
-        create_mesh((4, 2), ("a", "b"), (4, 1), devices=devices)
+        create_mesh((4, 2), names, (4, 1), devices=devices)
     with refusal("`dcn_mesh_dims` (2,) and mesh (a: 4, b: 2) have 1 and 2 entries"):
-        create_mesh((4, 2), ("a", "b"), (2,), devices=devices)
+        create_mesh((4, 2), names, (2,), devices=devices)
     with refusal("over 1 slice; (a: 1, b: 1) would do"):
-        create_mesh((4, 2), ("a", "b"), (2, 1), devices=processes(1, 8))
-    with pytest.raises(TypeError, match=r"`dcn_mesh_dims` holds 2\.0, which is not an integer"):
-        create_mesh((4, 2), ("a", "b"), (2.0, 1), devices=devices)
-    with pytest.raises(TypeError, match="`dcn_mesh_dims` is a sequence of integers"):
-        create_mesh((4, 2), ("a", "b"), 2, devices=devices)
+        create_mesh((4, 2), names, (2, 1), devices=processes(1, 8))
+    for factors in ((2.0, 1), {"a": 2.0}):
+        with refusal("`dcn_mesh_dims` holds 2.0, which is not an integer", TypeError):
+            create_mesh((4, 2), names, factors, devices=devices)
+    with refusal("`dcn_mesh_dims` is a sequence of integers", TypeError):
+        create_mesh((4, 2), names, 2, devices=devices)
 
 
 def test_slices_have_equally_many_devices():
-    message = (
+    with refusal(
         "a mesh over several slices needs the same number of devices in each, and there are 4 in slice 0, 2 in "
         "slice 1; pass `devices` with the same number from each"
-    )
-    with refusal(message):
+    ):
         create_mesh((2, 3), ("a", "b"), devices=slices(2, 4)[:6])
     with refusal("there are 4 in process 0, 2 in process 1"):
         create_mesh((2, 3), ("a", "b"), (2, 1), devices=processes(2, 4)[:6])
-
-
-def test_a_part_of_each_slice_makes_a_mesh():
-    devices = [device for device in slices(2, 4) if device.id % 4 < 2]
-    mesh = create_mesh((2, 2), ("a", "b"), devices=devices)
-    assert crossed(mesh, "slice_index") == (2, 1)
-
-
-def test_sizes_that_do_not_fit_are_an_error_before_slices_are():
     with refusal("mesh (a: 3, b: 2) needs 6 devices, but there are 8; the nearest fit is"):
         create_mesh((3, 2), ("a", "b"), devices=slices(2, 4))
+    devices = [device for device in slices(2, 4) if device.id % 4 < 2]
+    assert crossed(create_mesh((2, 2), ("a", "b"), devices=devices), "slice_index") == (2, 1)
 
 
-@pytest.mark.parametrize("sizes", [(4, 4), (2, 8), (16, 1), (2, 2, 4), (1, 16)])
-def test_a_mesh_follows_the_network_of_a_slice(sizes):
-    mesh = create_mesh(sizes, tuple("abc"[: len(sizes)]), devices=tpus(1, 4, 4))
-    assert mesh.devices.shape == sizes
-    assert sorted(ids(mesh)) == list(range(16))
-
-
-def test_a_mesh_follows_the_networks_of_several_slices():
-    devices = tpus(1, 4, 4) + tpus(1, 4, 4, slice_index=1)
-    mesh = create_mesh((4, 8), ("data", "model"), devices=devices)
+def test_a_mesh_follows_the_networks_of_slices():
+    for sizes in [(4, 4), (2, 8), (16, 1), (2, 2, 4), (1, 16)]:
+        mesh = create_mesh(sizes, tuple("abc"[: len(sizes)]), devices=tpus(1, 4, 4))
+        assert mesh.devices.shape == sizes
+        assert sorted(ids(mesh)) == list(range(16))
+    mesh = create_mesh((4, 8), ("data", "model"), devices=tpus(1, 4, 4) + tpus(1, 4, 4, slice_index=1))
     assert mesh.devices.shape == (4, 8)
     assert crossed(mesh, "slice_index") == (2, 1)
-
-
-def test_a_network_that_cannot_be_laid_out_is_an_error():
     with refusal("JAX cannot lay out mesh (a: 3, b: 5) on the network of these devices"):
         create_mesh((3, 5), ("a", "b"), devices=tpus(1, 4, 4)[:15])
     with refusal("other sizes, or `allow_split_physical_axes=True`"):
@@ -393,9 +333,9 @@ def test_hosts_tile_the_mesh_and_create_mesh_places_them_so(shape, data):
         assert crossed(mesh, "process_index") == tuple(factors)
 
 
-def test_every_mesh_up_to_twelve_in_each_direction_is_tiled_by_hosts():
+def test_every_mesh_up_to_eight_in_each_direction_is_tiled_by_hosts():
     checked = 0
-    for shape in itertools.chain(*(itertools.product(range(1, 13), repeat=axes) for axes in (1, 2, 3))):
+    for shape in itertools.chain(*(itertools.product(range(1, 9), repeat=axes) for axes in (1, 2, 3))):
         # All splits there are: a divisor of each size, and with it the number of hosts; the last has the most early on.
         splits = {}
         for split in itertools.product(*([n for n in range(1, size + 1) if size % n == 0] for size in shape)):
@@ -405,7 +345,7 @@ def test_every_mesh_up_to_twelve_in_each_direction_is_tiled_by_hosts():
             expected = tuple(size // factor for size, factor in zip(shape, splits[number], strict=True))
             assert calculate_host_mesh_shape(shape, total // number, number) == expected
             checked += 1
-    assert checked == 24129
+    assert checked == 5070
 
 
 def test_a_host_shape_is_of_the_running_processes_unless_told_otherwise():
@@ -414,12 +354,11 @@ def test_a_host_shape_is_of_the_running_processes_unless_told_otherwise():
 
 
 def test_a_mesh_that_is_not_over_all_hosts_is_an_error():
-    message = "mesh shape (2, 4) does not fit 6 devices, 3 in each of 2 processes; the nearest fit"
-    with refusal(message + " is (2, 3)"):
+    with refusal("mesh shape (2, 4) does not fit 6 devices, 3 in each of 2 processes; the nearest fit is (2, 3)"):
         calculate_host_mesh_shape((2, 4), 3, 2)
     with refusal("mesh shape (2, -1) does not fit 8 devices"):
         calculate_host_mesh_shape((2, -1), 4, 2)
     with refusal("`total_devices` is 0 and `num_processes` is 2; both must be positive"):
         calculate_host_mesh_shape((2, 4), 0, 2)
-    with pytest.raises(TypeError, match=r"`total_devices` holds 4\.0, which is not an integer"):
+    with refusal("`total_devices` holds 4.0, which is not an integer", TypeError):
         calculate_host_mesh_shape((2, 4), 4.0, 2)
