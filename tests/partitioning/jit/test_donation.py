@@ -50,10 +50,6 @@ def by_keyword(fn, state, x):
     return fn(x=x, state=state)
 
 
-def mixed(fn, state, x):
-    return fn(state, x=x)
-
-
 def donating(call, **options) -> list[bool]:
     """Returns whether weight, moment and the other argument were donated."""
     fn, before, x = nym.named_jit(step, **options), state(), nym.named(placed(), "i")
@@ -71,11 +67,11 @@ def whole(flag) -> State:
     ("call", "options", "donated"),
     [
         (by_position, {}, [False, False, False]),
-        (mixed, {"donate_args": (True,)}, [True, True, False]),
+        (by_position, {"donate_args": (True,)}, [True, True, False]),
         (by_keyword, {"donate_args": [True, False]}, [True, True, False]),
         (by_position, {"donate_args": True}, [True, True, False]),
         (by_keyword, {"donate_args": (None, True)}, [False, False, True]),
-        (mixed, {"donate_args": (False, False), "donate_kwargs": {}}, [False, False, False]),
+        (by_position, {"donate_args": (False, False), "donate_kwargs": {}}, [False, False, False]),
         (by_position, {"donate_args": (whole(True), None)}, [True, True, False]),
         (by_keyword, {"donate_args": (State(True, False, None, False),)}, [True, False, False]),
         (
@@ -83,11 +79,11 @@ def whole(flag) -> State:
             {"donate_args": (State(np.bool_(False), lambda leaf: leaf.ndim == 1, None, False),)},
             [False, True, False],
         ),
-        (mixed, {"donate_args": (eqx.is_array, None)}, [True, True, False]),
+        (by_position, {"donate_args": (eqx.is_array, None)}, [True, True, False]),
         (by_position, {"donate_args": (lambda leaf: getattr(leaf, "ndim", 0) > 1,)}, [False, False, False]),
         (by_position, {"donate_kwargs": {"state": True}}, [True, True, False]),
         (by_keyword, {"donate_kwargs": {"state": eqx.is_array, "x": False}}, [True, True, False]),
-        (mixed, {"donate_args": (True,), "donate_kwargs": {"x": False}}, [True, True, False]),
+        (by_position, {"donate_args": (True,), "donate_kwargs": {"x": False}}, [True, True, False]),
         (by_keyword, {"donate_args": (False,), "donate_kwargs": {"state": True}}, [True, True, False]),
         (by_position, {"donate_args": (False,), "donate_kwargs": {"state": True}}, [False, False, False]),
     ],
@@ -96,14 +92,23 @@ def test_arguments_are_donated_however_they_are_passed(call, options, donated):
     assert donating(call, **options) == donated
 
 
-def test_a_donated_state_is_given_back_each_step():
-    fn, now, x = nym.named_jit(step, donate_args=(True,)), state(), nym.named(placed(), "i")
-    for _ in range(3):
-        before, now = now, fn(now, x)
-        assert gone(before) == [True, True]
-    np.testing.assert_array_equal(now.weight.array, np.full(3, 4.0))
-    with pytest.raises((ValueError, RuntimeError), match="deleted"):
-        fn(before, x)
+def test_a_donated_state_is_given_back_each_step_and_may_not_be_passed_again(mesh):
+    @nym.named_jit(donate_args=({"w": True, "n": False},))
+    def add(state, act=None):
+        return {**state, "w": state["w"] + 1 if act is None else act(state["w"])}
+
+    with nym.axis_mapping({"batch": "data"}):
+        now = {"w": nym.NamedArray(np.ones(8, np.float32), "batch"), "n": np.float32(1)}
+        compiled = add.lower(now, nym.negative).compile()
+        for _ in range(3):
+            before, now = now, add(now)
+        assert gone(before) == [True]
+        with pytest.raises(ValueError, match=r"donates state\['w'\], which is deleted, .* pass what that call"):
+            add(before)
+        np.testing.assert_array_equal(now["w"].array, np.full(8, 4.0))
+        assert not gone(now)[0]
+        compiled(now, nym.negative)
+        assert gone(now) == [True]
 
 
 def test_functions_look_at_each_call_anew_and_trace_once():
@@ -138,17 +143,6 @@ def test_resharded_arguments_are_donated_too(mesh):
     np.testing.assert_array_equal(np.asarray(fn(nym.NamedArray(np.ones(8, np.float32), "i"))), np.asarray(y))
 
 
-def test_a_decorated_function_donates_when_lowered():
-    @nym.named_jit(donate_args=(True,))
-    def fn(x, act):
-        return act(x)
-
-    compiled = fn.lower(jax.ShapeDtypeStruct((3,), np.float32), jnp.sin).compile()
-    x = placed()
-    np.testing.assert_allclose(compiled(x, jnp.sin), np.sin(VALUES), rtol=1e-6)
-    assert gone(x) == [True]
-
-
 NO_FLAG = "Donation is specified by booleans, trees of booleans or functions, not {}; give one for each"
 NAMES = "`donate_kwargs` is a mapping from names to booleans, not "
 
@@ -158,9 +152,9 @@ NAMES = "`donate_kwargs` is a mapping from names to booleans, not "
     [
         ({"donate_kwargs": {"stat": False}}, ValueError, "`donate_kwargs` names 'stat'; the function takes state, x"),
         (
-            {"donate_args": (True, False, False)},
+            {"donate_args": (True,) * 3},
             ValueError,
-            "`donate_args` has 3 entries; the function takes 2 arguments by position: state, x",
+            "has 3 entries; the function takes 2 arguments by position: state, x",
         ),
         ({"donate_args": (False, 1)}, TypeError, NO_FLAG.format(1)),
         ({"donate_args": "state"}, TypeError, NO_FLAG.format("'state'")),
@@ -176,16 +170,13 @@ def test_mistakes_are_errors_when_the_function_is_made(options, error, text):
         nym.named_jit(**options)(step)
 
 
-def test_a_tree_that_does_not_fit_is_an_error():
+def test_a_tree_that_does_not_fit_is_an_error_and_a_function_without_a_signature_takes_anything():
     for call, options in [
         (by_position, {"donate_args": ({"wieght": True},)}),
         (by_keyword, {"donate_kwargs": {"state": (True, False)}}),
     ]:
         with refusal("a tree of booleans for donation does not fit its argument"):
             donating(call, **options)
-
-
-def test_a_function_without_a_signature_takes_anything():
     assert nym.named_jit(max, donate_args=(False, False), donate_kwargs={"key": False})(1, 2) == 2
 
 
@@ -232,18 +223,15 @@ def test_the_warning_points_to_the_call_and_keeps_the_filters():
     assert warnings.filters == filters
 
 
-def test_no_warning_while_jax_looks_for_nans():
-    with jax.debug_nans(True):
-        assert caught(nym.named_jit(lambda x: x * 2, donate_args=(True,)), jnp.ones(3)) == []
-
-
-def test_donation_inside_another_function_has_no_effect():
+def test_donation_inside_another_function_or_while_jax_looks_for_nans_has_no_effect():
     fn = nym.named_jit(half_used, donate_args=(True,))
     given = of_sizes(w=2, other=3)
     assert caught(jax.jit(lambda state: fn(state, np.float32(1))), given) == []
     with jax.disable_jit():
         assert caught(fn, given, np.float32(1)) == []
     assert gone(given) == [False, False]
+    with jax.debug_nans(True):
+        assert caught(nym.named_jit(lambda x: x * 2, donate_args=(True,)), placed()) == []
 
 
 def test_an_argument_that_is_no_array_has_nothing_to_donate():
@@ -304,26 +292,12 @@ def test_an_array_that_is_donated_and_passed_twice_is_an_error(mesh):
         result = fn(model, copied)
         assert gone(copied) == [True, True]
         assert gone((model, result)) == [False] * 4
-
-
-def test_an_array_that_is_moved_on_entry_may_not_be_passed_twice_either(mesh):
-    fn = nym.named_jit(lambda a, b, act: (a + 1, b + 1), donate_args=(True, False), in_axis_resources={"i": "data"})
-    x, y, z = (nym.named(np.ones(8, np.float32), "i") for _ in range(3))
-    x, y, z = (nym.named(placed(array.array), "i") for array in (x, y, z))
-    fn(x, y, nym.tanh)
+    fn = nym.named_jit(lambda a, b: (a + 1, b + 1), donate_args=(True, False), in_axis_resources={"i": "data"})
+    x, y, z = (nym.named(placed(np.ones(8, np.float32)), "i") for _ in range(3))
+    fn(x, y)  # moved on entry
     with refusal("donates a, which is the same array as b"):
-        fn(z, z, nym.tanh)
-    fn(z, y, nym.tanh)
-
-
-def test_an_array_that_an_earlier_call_donated_is_an_error(mesh):
-    with nym.axis_mapping({"batch": "data"}):
-        state = {"w": nym.ones({"batch": 8}), "n": np.float32(1)}
-        add = nym.named_jit(lambda state: {**state, "w": state["w"] + 1}, donate_args=({"w": True, "n": False},))
-        after = add(state)
-        with pytest.raises(ValueError, match=r"donates state\['w'\], which is deleted, .* pass what that call"):
-            add(state)
-        np.testing.assert_array_equal(add(after)["w"].array, np.full(8, 3.0))
+        fn(z, z)
+    fn(z, y)
 
 
 def test_repeated_leaves_that_own_no_memory_may_be_donated():
