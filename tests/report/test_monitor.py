@@ -92,6 +92,10 @@ def test_compiling_within_tracing_is_counted_once_and_that_of_other_threads_not(
     _, metrics = monitored(elsewhere)(x)
     assert metrics["compile_time"] == 0.0
     assert metrics["execution_time"] > 0.1
+    inner = monitored(jax.jit(lambda x: slow_to_trace.__wrapped__(x)))
+    outer = monitored(lambda x: (*inner(x), jax.jit(lambda x: slow_to_trace.__wrapped__(x))(x)))
+    (_, of_inner, _), of_outer = outer(x)  # monitored functions may call one another
+    assert 0.1 < of_inner["compile_time"] < of_outer["compile_time"] - 0.1
 
 
 def test_results_and_arguments_are_waited_for(monkeypatch):
@@ -185,16 +189,27 @@ def test_the_result_is_returned_as_it_is_beside_metrics():
         assert (metrics["memory_usage"], metrics["validation_issues"]) == (USAGE, [])
 
 
-def test_errors_of_the_function_are_its_own():
-    error = KeyError("mine")
+def test_errors_of_the_function_are_its_own_and_those_of_the_analysis_lose_nothing():
+    class Broken(nym.ShardingAnalyzer):
+        def validate_partition_specs(self, pytree, partition_specs):
+            raise RuntimeError("no idea")
+
+    error, x, model = KeyError("mine"), array(), Model()
 
     def fails(x):
         raise error
 
     with pytest.raises(KeyError, match="mine") as caught:
-        monitored(fails)(array())
+        monitored(fails)(x)
     assert caught.value is error
-    x = array()
+    with pytest.warns(RuntimeWarning, match="it cannot be checked: RuntimeError: no idea"):
+        result, metrics = monitored(lambda x: "result", analyzer=Broken())(x)
+    assert (result, metrics["memory_usage"]) == ("result", None)
+    assert metrics["validation_issues"] == ["it cannot be checked: RuntimeError: no idea"]
+    text = "'step' runs, but its first argument does not match the specs"
+    with warnings.catch_warnings(action="error"), refusal(text, RuntimeWarning):
+        monitored(model.step, P("data", "data"))(x)
+    assert model.calls == 0, "where warnings are errors nothing has run"
     x.delete()
     with pytest.raises(RuntimeError, match="deleted"):
         monitored(jax.jit(lambda x: x + 1))(x)
@@ -212,46 +227,6 @@ def test_all_that_is_wrong_is_one_warning_where_the_function_is_called():
     assert str(warning.message).count("no mesh axis 'modle'") == 10
     assert "and 30 more; `validation_issues` has all" in str(warning.message)
     assert metrics["execution_time"] > 0
-
-
-class Broken(nym.ShardingAnalyzer):
-    """An analyzer in which something goes wrong."""
-
-    def validate_partition_specs(self, pytree, partition_specs):
-        raise RuntimeError("no idea")
-
-
-def test_a_failing_analysis_loses_nothing():
-    with pytest.warns(RuntimeWarning, match="it cannot be checked: RuntimeError: no idea"):
-        result, metrics = monitored(lambda x: "result", analyzer=Broken())(array())
-    assert result == "result"
-    assert metrics["memory_usage"] is None
-    assert metrics["validation_issues"] == ["it cannot be checked: RuntimeError: no idea"]
-
-
-def test_where_warnings_are_errors_nothing_has_run():
-    model = Model()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(RuntimeWarning, match="'step' runs, but its first argument does not match the specs"):
-            monitored(model.step, P("data", "data"))(array())
-    assert model.calls == 0
-
-
-def test_monitored_functions_may_call_one_another():
-    @jax.jit
-    def compiled(x):
-        time.sleep(0.1)
-        return x + 1
-
-    also_compiled = jax.jit(lambda x: compiled.__wrapped__(x))
-    inner = monitored(compiled)
-    outer = monitored(lambda x: (*inner(x), also_compiled(x)))
-    (result, of_inner, _), of_outer = outer(array())
-    assert float(result[0, 0]) == 2.0
-    assert 0.1 < of_inner["compile_time"] < of_outer["compile_time"] - 0.1
-    (_, of_inner, _), of_outer = outer(array())
-    assert of_outer["compile_time"] == of_inner["compile_time"] == 0.0
 
 
 def test_the_listeners_of_others_hear_nothing_of_monitored_calls():

@@ -7,7 +7,6 @@ from unittest import mock
 from xml.etree import ElementTree
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
@@ -161,6 +160,10 @@ def test_explanations_and_reports_are_shown_as_well(auto_mesh):
     second = jax.make_mesh((2, 4), ("data", "model"), axis_types=auto_mesh.axis_types)
     elsewhere = jax.device_put(np.zeros(8), NamedSharding(second, P("model")))
     assert "dim 0 over" not in shown(elsewhere, auto_mesh)
+    text = shown({"x": jax.device_put(np.ones(3)), "y": np.ones(3)})
+    assert text.startswith("no mesh, 1 device")
+    assert "on one device" in text
+    assert "over" not in text
 
 
 def test_inside_jit_it_prints_while_tracing(mesh):
@@ -179,13 +182,6 @@ def test_inside_jit_it_prints_while_tracing(mesh):
     assert ("P('data', None)" in text) == (mesh.axis_types[0] == jax.sharding.AxisType.Explicit)
 
 
-def test_without_a_mesh_there_is_no_picture():
-    text = shown({"x": jnp.ones(3), "y": np.ones(3)})
-    assert text.startswith("no mesh, 1 device")
-    assert "on one device" in text
-    assert "over" not in text
-
-
 def test_nothing_is_read_as_markup_and_no_line_is_too_long(auto_mesh):
     tree = {"[bold red]name[/]": np.ones((4, 4)), "a" * 90: np.ones(4), ":smile:": np.ones(2)}
     for width in (40, 60, 80):
@@ -196,20 +192,14 @@ def test_nothing_is_read_as_markup_and_no_line_is_too_long(auto_mesh):
     assert ":smile:" in text
 
 
-def test_only_ascii_is_written_where_nothing_else_can_be(auto_mesh):
-    text = shown(report(), width=110, encoding="ascii")
-    assert text.isascii()
-    assert "#####" in text
-
-
 def test_colours_go_to_a_terminal_and_not_to_a_file():
     console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=110)
     nym.visualize_shardings(report(), console=console)
     assert "\x1b[" in console.file.getvalue()
     assert "\x1b" not in shown(report())
-
-
-def test_without_rich_the_error_says_what_to_install():
+    text = shown(report(), width=110, encoding="ascii")  # where nothing else can be written
+    assert text.isascii()
+    assert "#####" in text
     with mock.patch.dict(sys.modules, {"rich.table": None}):
         with pytest.raises(ImportError, match=r"needs rich, .*; install it with `pip install axonym\[report\]`"):
             nym.visualize_shardings({})
