@@ -32,13 +32,7 @@ def test_a_wildcard_takes_what_the_other_sizes_leave(data):
     assert create_mesh(asked, ("a", "b", "c"), devices=devices).devices.shape == tuple(sizes)
 
 
-@pytest.mark.parametrize("sizes", [(2.0, 4), (True, 8), ("2", 4), (None, 4), (np.bool_(True), 8)])
-def test_a_size_is_an_integer(sizes):
-    with pytest.raises(TypeError, match=r"`axis_dims` holds .*, which is not an integer"):
-        create_mesh(sizes, ("a", "b"))
-
-
-def test_sizes_and_names_are_sequences():
+def test_sizes_and_names_are_sequences_of_integers_and_strings():
     for sizes in (8, None, {2, 4}, "2,4"):
         with refusal("`axis_dims` is a sequence of integers", TypeError):
             create_mesh(sizes, ("a", "b"))
@@ -49,23 +43,24 @@ def test_sizes_and_names_are_sequences():
         create_mesh((2, 4), ("a", 1))
     for sizes in ([2, 4], np.array([2, 4]), (np.int64(2), np.int8(4))):
         assert create_mesh(sizes, ["a", "b"]).devices.shape == (2, 4)
+    for sizes in [(2.0, 4), (True, 8), ("2", 4), (None, 4), (np.bool_(True), 8)]:
+        with pytest.raises(TypeError, match=r"`axis_dims` holds .*, which is not an integer"):
+            create_mesh(sizes, ("a", "b"))
 
 
-@pytest.mark.parametrize(
-    ("axis_types", "expected"),
-    [
-        (None, (AxisType.Auto, AxisType.Auto)),
-        ("auto", (AxisType.Auto, AxisType.Auto)),
-        (" Explicit ", (AxisType.Explicit, AxisType.Explicit)),
-        ("MANUAL", (AxisType.Manual, AxisType.Manual)),
-        (AxisType.Explicit, (AxisType.Explicit, AxisType.Explicit)),
-        (["auto", AxisType.Explicit], (AxisType.Auto, AxisType.Explicit)),
-        (("Manual", "explicit"), (AxisType.Manual, AxisType.Explicit)),
-    ],
-)
-def test_axis_types_are_taken_in_every_form(axis_types, expected):
-    for builder in (False, True):
-        assert create_mesh((2, 4), ("a", "b"), axis_types=axis_types, use_jax=builder).axis_types == expected
+def test_axis_types_are_taken_in_every_form():
+    auto, explicit, manual = AxisType.Auto, AxisType.Explicit, AxisType.Manual
+    for axis_types, expected in [
+        (None, (auto, auto)),
+        ("auto", (auto, auto)),
+        (" Explicit ", (explicit, explicit)),
+        ("MANUAL", (manual, manual)),
+        (explicit, (explicit, explicit)),
+        (["auto", explicit], (auto, explicit)),
+        (("Manual", "explicit"), (manual, explicit)),
+    ]:
+        for builder in (False, True):
+            assert create_mesh((2, 4), ("a", "b"), axis_types=axis_types, use_jax=builder).axis_types == expected
 
 
 def test_axis_types_that_cannot_be_read_are_an_error():
@@ -81,9 +76,8 @@ def test_axis_types_that_cannot_be_read_are_an_error():
             create_mesh((2, 4), ("a", "b"), axis_types=axis_types)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_a_string_is_read():
+    for text, expected in [
         ("dp:2,tp:4", (2, 4)),
         ("  dp : 2 ,\ttp :4\n", (2, 4)),
         ("tp:4,dp:2", (2, 4)),
@@ -92,11 +86,9 @@ def test_axis_types_that_cannot_be_read_are_an_error():
         ("dp:8", (8, 1)),
         ("2,4", (2, 4)),
         (" 2 , -1 ", (2, 4)),
-    ],
-)
-def test_a_string_is_read(text, expected):
-    mesh = parse_mesh_from_string(text, ["dp", "tp"])
-    assert (mesh.axis_names, mesh.devices.shape) == (("dp", "tp"), expected)
+    ]:
+        mesh = parse_mesh_from_string(text, ["dp", "tp"])
+        assert (mesh.axis_names, mesh.devices.shape) == (("dp", "tp"), expected), text
 
 
 def test_names_in_a_string_may_be_in_any_order_hold_colons_or_be_left_out():
@@ -227,20 +219,13 @@ def test_one_device_is_written_in_the_singular():
         create_mesh((-1, -1), ("a", "b"), devices=device)
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (("a", "a"), "more than one axis called 'a'; the nearest fit is (a: 2, a_2: 4)"),
-        (("a", ""), "an axis with an empty name; the nearest fit is (a: 2, axis_2: 4)"),
-        ((" ", "axis_2"), "an axis with an empty name; the nearest fit is (axis_3: 2, axis_2: 4)"),
-        ((), "have 2 and 0 entries; the nearest fit is (data: 8)"),
-    ],
-)
-def test_empty_and_repeated_names_are_an_error(names, message):
-    with refusal(message):
-        create_mesh((2, 4), names)
-
-
-def test_a_mesh_has_an_axis():
-    with refusal("at least one axis; the nearest fit is (data: 8)"):
-        create_mesh((), ())
+def test_empty_repeated_and_missing_names_are_an_error():
+    for sizes, names, text in [
+        ((2, 4), ("a", "a"), "more than one axis called 'a'; the nearest fit is (a: 2, a_2: 4)"),
+        ((2, 4), ("a", ""), "an axis with an empty name; the nearest fit is (a: 2, axis_2: 4)"),
+        ((2, 4), (" ", "axis_2"), "an axis with an empty name; the nearest fit is (axis_3: 2, axis_2: 4)"),
+        ((2, 4), (), "have 2 and 0 entries; the nearest fit is (data: 8)"),
+        ((), (), "at least one axis; the nearest fit is (data: 8)"),
+    ]:
+        with refusal(text):
+            create_mesh(sizes, names)

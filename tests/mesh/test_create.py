@@ -25,22 +25,16 @@ from ..refusals import refusal
 ONES = np.ones(8, np.float32)
 
 
-def test_a_mesh_has_the_axes_in_order_and_the_devices_in_theirs():
+def test_a_mesh_has_the_axes_in_order_and_the_devices_in_theirs_whoever_builds_it():
     mesh = create_mesh()
     assert dict(mesh.shape) == {"dp": 1, "fsdp": 8, "ep": 1, "tp": 1, "sp": 1}
     assert mesh.axis_types == (AxisType.Auto,) * 5
-    mesh = create_mesh((2, 4), ("data", "model"))
-    assert isinstance(mesh, Mesh)
-    assert dict(mesh.shape) == {"data": 2, "model": 4}
-    assert mesh.devices.ravel().tolist() == jax.devices()
-
-
-@pytest.mark.parametrize("kind", [None, "explicit", "manual"])
-def test_the_builder_does_not_change_the_mesh(kind):
-    for sizes in ((1, 2, 4), (4, 1, 2), (2, 4, 1)):
-        ours, jaxs = (create_mesh(sizes, ("a", "b", "c"), axis_types=kind, use_jax=use) for use in (False, True))
-        assert ours == jaxs
-        assert ours.devices.tolist() == jaxs.devices.tolist()
+    for kind, sizes in [(None, (2, 4)), ("explicit", (4, 2)), ("manual", (1, 8))]:
+        mesh = create_mesh(sizes, ("data", "model"), axis_types=kind)
+        assert isinstance(mesh, Mesh)
+        assert dict(mesh.shape) == {"data": sizes[0], "model": sizes[1]}
+        assert mesh.devices.ravel().tolist() == jax.devices()
+        assert mesh == create_mesh(sizes, ("data", "model"), axis_types=kind, use_jax=True)
 
 
 def test_a_mapping_gives_names_and_sizes():
@@ -71,54 +65,40 @@ def test_devices_make_a_sub_mesh_in_their_order():
     assert part.devices.tolist() == whole.devices[:, :2].tolist()
     mesh = parse_mesh_from_string("b:2", ["a", "b"], axis_types="explicit", devices=devices[:2])
     assert mesh == create_mesh((1, 2), ("a", "b"), axis_types="explicit", devices=devices[:2])
-
-
-def test_a_backend_gives_its_devices():
-    assert create_mesh((8,), ("a",), backend="cpu") == create_mesh((8,), ("a",))
-    assert parse_mesh_from_string("8", ["a"], backend="cpu") == create_mesh((8,), ("a",))
+    assert create_mesh((8,), ("a",), backend="cpu") == parse_mesh_from_string("8", ["a"], backend="cpu")
     with pytest.raises(RuntimeError, match="nonsense"):
         create_mesh((8,), ("a",), backend="nonsense")
 
 
 def test_devices_that_cannot_be_used_are_an_error():
     device = jax.devices()[0]
-    with pytest.raises(ValueError, match="`devices` is empty"):
-        create_mesh((1,), ("a",), devices=[])
-    with pytest.raises(ValueError, match="`devices` holds cpu:0 twice"):
-        create_mesh((2,), ("a",), devices=[device, device])
-    with pytest.raises(ValueError, match="`devices` and `backend='cpu'` were both given"):
+    for devices, kind, text in [
+        ([], ValueError, "`devices` is empty"),
+        ([device, device], ValueError, "`devices` holds cpu:0 twice"),
+        ([0, 1], TypeError, "`devices` holds 0, which is not a device"),
+        (device, TypeError, "`devices` is a sequence of devices"),
+    ]:
+        with refusal(text, kind):
+            create_mesh((2,), ("a",), devices=devices)
+    with refusal("`devices` and `backend='cpu'` were both given"):
         create_mesh((1,), ("a",), backend="cpu", devices=[device])
-    with pytest.raises(TypeError, match="`devices` holds 0, which is not a device"):
-        create_mesh((2,), ("a",), devices=[0, 1])
-    with pytest.raises(TypeError, match="`devices` is a sequence of devices"):
-        create_mesh((1,), ("a",), devices=device)
-
-
-def test_a_mesh_is_made_of_the_devices_that_are_there_now(monkeypatch):
-    whole = create_mesh()
-    part = jax.devices()[:4]
-    monkeypatch.setattr(jax, "devices", lambda backend=None: part)
-    assert create_mesh().devices.ravel().tolist() == part
-    monkeypatch.undo()
-    assert create_mesh() == whole
 
 
 # Abstract meshes
 
 
-@pytest.mark.parametrize(
-    ("axis_types", "expected"),
-    [
+def test_an_abstract_mesh_has_the_sizes_and_types_that_were_asked():
+    for axis_types, expected in [
         (None, (AxisType.Auto, AxisType.Auto)),
         ("explicit", (AxisType.Explicit, AxisType.Explicit)),
         (["auto", AxisType.Manual], (AxisType.Auto, AxisType.Manual)),
-    ],
-)
-def test_an_abstract_mesh_has_the_sizes_and_types_that_were_asked(axis_types, expected):
-    mesh = create_abstract_mesh((128, 8), ("data", "model"), axis_types=axis_types)
-    assert isinstance(mesh, AbstractMesh)
-    assert dict(mesh.shape) == {"data": 128, "model": 8}
-    assert mesh.axis_types == expected
+    ]:
+        mesh = create_abstract_mesh((128, 8), ("data", "model"), axis_types=axis_types)
+        assert isinstance(mesh, AbstractMesh)
+        assert dict(mesh.shape) == {"data": 128, "model": 8}
+        assert mesh.axis_types == expected
+    with refusal("`device_count` holds 8.0, which is not an integer", TypeError):
+        create_abstract_mesh((2, 4), ("a", "b"), device_count=8.0)
 
 
 def test_a_size_of_an_abstract_mesh_is_inferred_from_the_number_stated():
@@ -158,17 +138,6 @@ def test_impossible_meshes_are_the_same_errors_as_with_devices(sizes, names, cou
         create_abstract_mesh(sizes, tuple(names), device_count=count)
 
 
-def test_wrong_types_for_an_abstract_mesh_are_an_error():
-    with refusal("`axis_dims` holds 2.0, which is not an integer", TypeError):
-        create_abstract_mesh((2.0, 4), ("a", "b"))
-    with refusal("`axis_names` is a sequence of strings", TypeError):
-        create_abstract_mesh((2, 4), "ab")
-    with refusal("`device_count` holds 8.0, which is not an integer", TypeError):
-        create_abstract_mesh((2, 4), ("a", "b"), device_count=8.0)
-    with refusal("no axis type 'explict'; did you mean 'explicit'"):
-        create_abstract_mesh((2, 4), ("a", "b"), axis_types="explict")
-
-
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
 def test_shapes_and_compiled_functions_are_planned_for_a_machine_that_is_not_there(axis_types):
     mesh = create_abstract_mesh((128, 8), ("data", "model"), axis_types=axis_types)
@@ -201,16 +170,20 @@ def test_a_cpu_mesh_is_over_all_cpu_devices():
         create_cpu_mesh((3, 4), ("a", "b"))
 
 
-def test_a_cpu_mesh_does_not_ask_the_default_backend(monkeypatch):
-    cpus, locals_ = jax.devices("cpu"), jax.local_devices(backend="cpu")
-    # As on a machine whose default backend is another one, with one device and two processes.
-    monkeypatch.setattr(jax, "devices", lambda backend=None: {"cpu": cpus}[backend])
-    monkeypatch.setattr(jax, "local_devices", lambda backend=None: {"cpu": locals_}[backend])
-    monkeypatch.setattr(jax, "device_count", lambda backend=None: 1)
+def test_the_devices_that_are_there_now_count_and_for_a_cpu_mesh_not_those_of_the_default_backend(monkeypatch):
+    cpus, here, whole = jax.devices("cpu"), jax.local_devices(backend="cpu"), create_mesh()
+    # As on a machine whose default backend is another one, with fewer devices and two processes.
+    monkeypatch.setattr(jax, "devices", lambda backend=None: {"cpu": cpus, None: cpus[:4]}[backend])
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: {"cpu": here}[backend])
+    monkeypatch.setattr(jax, "device_count", lambda backend=None: 4)
     monkeypatch.setattr(jax, "process_count", lambda backend=None: 2)
     assert create_cpu_mesh().devices.ravel().tolist() == cpus
     with cpu_context() as mesh:
         assert mesh.devices.size == 8
+    monkeypatch.setattr(jax, "process_count", lambda backend=None: 1)
+    assert create_mesh().devices.ravel().tolist() == cpus[:4]
+    monkeypatch.undo()
+    assert create_mesh() == whole
 
 
 def test_force_cpu_sets_the_default_device():
@@ -241,18 +214,6 @@ def test_force_cpu_holds_while_a_mesh_is_active(planned):
     assert jax.sharding.get_abstract_mesh().empty
 
 
-def test_force_cpu_within_a_traced_function_leaves_the_mesh_alone():
-    @jax.jit
-    def double(x):
-        with force_cpu():
-            assert jax.sharding.get_abstract_mesh() == outer.abstract_mesh
-            return 2 * x
-
-    outer = create_mesh((8,), ("a",))
-    with jax.set_mesh(outer):
-        assert double(jnp.ones(8)).tolist() == [2] * 8
-
-
 def test_a_function_can_be_decorated_to_run_on_the_cpu():
     @force_cpu()
     def device():
@@ -266,6 +227,16 @@ def test_a_function_can_be_decorated_to_run_on_the_cpu():
         assert [device(), device()] == [jax.devices()[0]] * 2
         assert shape()["fsdp"] == shape()["fsdp"] == 8
         assert jnp.ones(3).device == jax.devices()[3]
+
+    @jax.jit
+    def double(x):
+        with force_cpu():
+            assert jax.sharding.get_abstract_mesh() == outer.abstract_mesh, "traced functions keep their mesh"
+            return 2 * x
+
+    outer = create_mesh((8,), ("a",))
+    with jax.set_mesh(outer):
+        assert double(ONES).tolist() == [2] * 8
 
 
 def test_the_cpu_context_sets_mesh_and_device_and_takes_bare_partition_specs():
@@ -285,23 +256,27 @@ def test_the_cpu_context_sets_mesh_and_device_and_takes_bare_partition_specs():
     assert jax.config.jax_default_device is None
 
 
-def test_the_cpu_context_restores_after_an_exception():
-    outer = create_mesh((2, 4), ("a", "b"))
+def test_the_cpu_context_restores_after_an_exception_and_is_of_one_thread():
+    outer, seen = create_mesh((2, 4), ("a", "b")), []
+
+    def look():
+        seen.append((jax.config.jax_default_device, jax.sharding.get_mesh().empty))
+        with set_mesh(outer):
+            seen.append(jax.sharding.get_mesh() == outer)
+
     with jax.set_mesh(outer), jax.default_device(jax.devices()[3]):
         with pytest.raises(RuntimeError, match="stop"), cpu_context():
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
             raise RuntimeError("stop")
+        for sizes, options, text in [((3,), {}, "needs 3 devices, but"), ((8,), {"axis_types": "manual"}, "manual")]:
+            with pytest.raises(ValueError, match=text), cpu_context(sizes, ("a",), **options):
+                pass
         assert jax.sharding.get_mesh() == outer
         assert jax.config.jax_default_device == jax.devices()[3]
     assert jax.sharding.get_mesh().empty
-
-
-def test_the_cpu_context_restores_when_it_cannot_be_entered():
-    with pytest.raises(ValueError, match="needs 3 devices, but there are 8"), cpu_context((3,), ("a",)):
-        pass
-    with pytest.raises(ValueError, match="manual"), cpu_context((8,), ("a",), axis_types="manual"):
-        pass
-    assert jax.config.jax_default_device is None
-    assert jax.sharding.get_mesh().empty
+    assert seen == [(None, True), True]
 
 
 # Active meshes
@@ -324,13 +299,15 @@ def test_a_mesh_is_active_within_a_block_and_within_jit(mesh):
 
 
 def test_a_mesh_is_active_after_a_plain_call(auto_mesh, explicit_mesh):
+    planned = create_abstract_mesh((128, 8), ("data", "model"))
     set_mesh(auto_mesh)
     assert jax.sharding.get_mesh() == auto_mesh
+    set_mesh(planned)
+    assert jax.sharding.get_abstract_mesh() == planned
     set_mesh(explicit_mesh)
     assert active_meshes() == (explicit_mesh, explicit_mesh.abstract_mesh)
     set_mesh(None)
-    assert jax.sharding.get_mesh().empty
-    assert jax.sharding.get_abstract_mesh().empty
+    assert [mesh.empty for mesh in active_meshes()] == [True, True]
 
 
 def test_the_previous_mesh_is_active_after_a_block(auto_mesh, explicit_mesh):
@@ -362,50 +339,24 @@ def test_an_abstract_mesh_takes_the_place_of_one_with_devices(auto_mesh, axis_ty
         assert active_meshes() == before
 
 
-def test_an_abstract_mesh_is_active_after_a_plain_call(auto_mesh):
-    planned = create_abstract_mesh((128, 8), ("data", "model"))
-    set_mesh(planned)
-    assert jax.sharding.get_abstract_mesh() == planned
-    set_mesh(auto_mesh)
-    assert active_meshes() == (auto_mesh, auto_mesh.abstract_mesh)
-
-
-def test_another_thread_has_no_mesh_until_it_sets_one(auto_mesh):
-    found = []
-
-    def look():
-        found.append((jax.config.jax_default_device, jax.sharding.get_mesh().empty))
-        with set_mesh(auto_mesh):
-            found.append(jax.sharding.get_mesh() == auto_mesh)
-
-    with set_mesh(auto_mesh), cpu_context():
-        thread = threading.Thread(target=look)
-        thread.start()
-        thread.join()
-    assert found == [(None, True), True]
-
-
 MAKE = "make one of devices with `create_mesh(sizes, names, devices=...)`"
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: "data:4", "a string; make one of it with `parse_mesh_from_string`"),
-        (lambda: {"data": 8}, "a `dict`; make one of it with `create_mesh`"),
-        (jax.devices, f"a `list`; {MAKE}"),
-        (lambda: jax.devices()[0], f"a `Device`; {MAKE}"),
-        (lambda: np.array(jax.devices()), f"a `ndarray`; {MAKE}"),
-        (lambda: create_mesh, "the function `create_mesh`; call it if it makes one"),
-        (lambda: 8, "a `int`; make one with `create_mesh`"),
-    ],
-    ids=["string", "dict", "devices", "device", "array", "function", "integer"],
-)
-def test_other_values_are_an_error_with_what_makes_a_mesh(auto_mesh, make, message):
+def test_other_values_are_an_error_with_what_makes_a_mesh(auto_mesh):
+    devices = jax.devices()
     with set_mesh(auto_mesh):
-        with refusal(f"`set_mesh` takes a mesh, not {message}", TypeError):
-            set_mesh(make())
-        assert jax.sharding.get_mesh() == auto_mesh
+        for value, text in [
+            ("data:4", "a string; make one of it with `parse_mesh_from_string`"),
+            ({"data": 8}, "a `dict`; make one of it with `create_mesh`"),
+            (devices, f"a `list`; {MAKE}"),
+            (devices[0], f"a `Device`; {MAKE}"),
+            (np.array(devices), f"a `ndarray`; {MAKE}"),
+            (create_mesh, "the function `create_mesh`; call it if it makes one"),
+            (8, "a `int`; make one with `create_mesh`"),
+        ]:
+            with refusal(f"`set_mesh` takes a mesh, not {text}", TypeError):
+                set_mesh(value)
+            assert jax.sharding.get_mesh() == auto_mesh
 
 
 @pytest.mark.parametrize("create", [create_mesh, create_abstract_mesh])

@@ -30,16 +30,6 @@ class Device:
     device_kind: str = "described"
 
 
-@dataclasses.dataclass(frozen=True)
-class Sliceless:
-    """A device of a platform that knows no slices."""
-
-    id: int
-    process_index: int = 0
-    platform: str = "cpu"
-    device_kind: str = "cpu"
-
-
 def slices(number, each, processes_each=1):
     """Devices of so many slices of so many devices, each slice with so many processes."""
     per_process = each // processes_each
@@ -47,7 +37,9 @@ def slices(number, each, processes_each=1):
 
 
 def processes(number, each):
-    return [Sliceless(i, i // each) for i in range(number * each)]
+    """Devices of a platform that knows no slices."""
+    sliceless = dataclasses.make_dataclass("Sliceless", ["id", "process_index", "platform", "device_kind"], frozen=True)
+    return [sliceless(i, i // each, "cpu", "cpu") for i in range(number * each)]
 
 
 def tpus(*block, slice_index=0):
@@ -186,18 +178,18 @@ def test_the_environment_does_not_say_how_many_slices_there_are(monkeypatch, use
     assert crossed(mesh, "slice_index") == (2, 2)
 
 
-def test_neighbours_on_the_last_axis_are_in_one_slice():
-    mesh = create_mesh((4, 4), ("data", "model"), (2, 1), devices=slices(2, 8))
-    assert ids(mesh) == list(range(16))
-    mesh = create_mesh((4, 4), ("data", "model"), (1, 2), devices=slices(2, 8))
-    assert [[device.slice_index for device in row] for row in mesh.devices] == [[0, 0, 1, 1]] * 4
-
-
-def test_slices_are_in_the_order_of_their_index_unless_told_otherwise():
+def test_slices_and_processes_are_in_the_order_of_their_index_unless_told_otherwise():
     devices = slices(2, 2)[::-1]
     assert ids(create_mesh((2, 2), ("a", "b"), devices=devices)) == [0, 1, 2, 3]
     mesh = create_mesh((2, 2), ("a", "b"), None, False, devices=devices)
     assert ids(mesh) == [2, 3, 0, 1]
+    assert ids(create_mesh((4, 4), ("data", "model"), (2, 1), devices=slices(2, 8))) == list(range(16))
+    mesh = create_mesh((4, 4), ("data", "model"), (1, 2), devices=slices(2, 8))
+    assert [[device.slice_index for device in row] for row in mesh.devices] == [[0, 0, 1, 1]] * 4
+    for sizes, use_jax in itertools.product([(2, 5), (10,), (2, 1, 5)], (False, True)):
+        mesh = create_mesh(sizes, tuple("abc"[: len(sizes)]), devices=processes(5, 2), use_jax=use_jax)
+        assert mesh.devices.shape == sizes
+        assert ids(mesh) == list(range(10))
 
 
 def test_factors_may_count_processes():
@@ -212,23 +204,13 @@ def test_factors_may_count_processes():
     assert ids(create_mesh((2, 4), ("a", "b"), (1, 1), devices=processes(2, 4))) == list(range(8))
 
 
-@pytest.mark.parametrize("sizes", [(2, 5), (5, 2), (10,), (1, 10), (2, 1, 5)])
-def test_processes_of_one_slice_are_in_order(sizes):
-    for use_jax in (False, True):
-        mesh = create_mesh(sizes, tuple("abc"[: len(sizes)]), devices=processes(5, 2), use_jax=use_jax)
-        assert mesh.devices.shape == sizes
-        assert ids(mesh) == list(range(10))
-
-
-@pytest.mark.parametrize("factors", [(1, 1), (4, 1), (2, 2), (-1, -1), (0, 2), (-2, -1), (3, -1)])
-def test_factors_multiply_to_the_number_of_slices(factors):
-    message = (
-        f"`dcn_mesh_dims` (data: {factors[0]}, model: {factors[1]}) must multiply to the number "
-        "of slices, with at most one `-1`, for mesh (data: 4, model: 4) over 2 slices; "
-        "(data: 2, model: 1) would do"
-    )
-    with refusal(message):
-        create_mesh((4, 4), ("data", "model"), factors, devices=slices(2, 8))
+def test_factors_multiply_to_the_number_of_slices():
+    for first, second in [(1, 1), (4, 1), (2, 2), (-1, -1), (0, 2), (-2, -1), (3, -1)]:
+        with refusal(
+            f"`dcn_mesh_dims` (data: {first}, model: {second}) must multiply to the number of slices, with at most one "
+            "`-1`, for mesh (data: 4, model: 4) over 2 slices; (data: 2, model: 1) would do"
+        ):
+            create_mesh((4, 4), ("data", "model"), (first, second), devices=slices(2, 8))
 
 
 def test_impossible_factors_are_an_error():
@@ -278,29 +260,28 @@ def test_a_mesh_follows_the_networks_of_slices():
         create_mesh((2, 8), ("a", "b"), None, True, False, devices=tpus(1, 4, 4))
 
 
-@pytest.mark.parametrize("use_jax", [False, True])
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_described_device_has_what_jax_asks_of_it(use_jax, number):
+def test_a_described_device_has_what_jax_asks_of_it(number):
+    devices = [device for index in range(number) for device in tpus(1, 2, 4, slice_index=index)]
+
     def described(left_out):
-        named = {"coords": tuple, "core_on_chip": int}
-        fields = [(name, kind) for name, kind in named.items() if name != left_out]
-        known = dataclasses.make_dataclass("Described", ["id", "process_index", "slice_index", *fields], frozen=True)
+        fields = [
+            field for field in ("id", "process_index", "slice_index", "coords", "core_on_chip") if field != left_out
+        ]
+        known = dataclasses.make_dataclass("Described", fields, frozen=True)
         known.platform, known.device_kind = "tpu", "TPU v4"
-        devices = [device for index in range(number) for device in tpus(1, 2, 4, slice_index=index)]
-        values = [{field: getattr(device, field) for field in known.__dataclass_fields__} for device in devices]
-        return [known(**value) for value in values]
+        return [known(**{field: getattr(device, field) for field in fields}) for device in devices]
 
-    assert create_mesh((number, 8), ("a", "b"), devices=described(None), use_jax=use_jax).size == 8 * number
-    for name in ("coords", "core_on_chip"):
-        with pytest.raises(
-            TypeError, match=f"`devices` holds a `Described` without `{name}`, which JAX needs to lay out the mesh"
-        ):
-            create_mesh((number, 8), ("a", "b"), devices=described(name), use_jax=use_jax)
+    for use_jax in (False, True):
+        assert create_mesh((number, 8), ("a", "b"), devices=described(None), use_jax=use_jax).size == 8 * number
+        for name in ("coords", "core_on_chip"):
+            text = f"`devices` holds a `Described` without `{name}`, which JAX needs to lay out the mesh"
+            with refusal(text, TypeError):
+                create_mesh((number, 8), ("a", "b"), devices=described(name), use_jax=use_jax)
 
 
-@pytest.mark.parametrize(
-    ("shape", "each", "number", "expected"),
-    [
+def test_a_host_has_its_part_of_the_mesh():
+    for shape, each, number, expected in [
         ((2, 4), 4, 2, (1, 4)),
         ((1, 4, 3), 4, 3, (1, 4, 1)),
         ((4, 6), 4, 6, (2, 2)),
@@ -309,28 +290,14 @@ def test_a_described_device_has_what_jax_asks_of_it(use_jax, number):
         ((8, 4, 4), 8, 16, (1, 2, 4)),
         ((1, 8), 8, 1, (1, 8)),
         ((), 1, 1, ()),
-    ],
-)
-def test_a_host_has_its_part_of_the_mesh(shape, each, number, expected):
-    assert calculate_host_mesh_shape(shape, each, number) == expected
-
-
-@given(
-    shape=st.lists(st.integers(1, 12), min_size=1, max_size=4),
-    data=st.data(),
-)
-@quick
-def test_hosts_tile_the_mesh_and_create_mesh_places_them_so(shape, data):
-    total = prod(shape)
-    number = data.draw(st.sampled_from([n for n in range(1, total + 1) if total % n == 0]))
-    host = calculate_host_mesh_shape(shape, total // number, number)
-    assert prod(host) == total // number
-    factors = [size // within for size, within in zip(shape, host, strict=True)]
-    assert all(size % within == 0 for size, within in zip(shape, host, strict=True))
-    if total <= 144:
-        devices = processes(number, total // number)
-        mesh = create_mesh(shape, tuple("abcd"[: len(shape)]), factors, devices=devices)
-        assert crossed(mesh, "process_index") == tuple(factors)
+    ]:
+        assert calculate_host_mesh_shape(shape, each, number) == expected
+        if shape:  # `create_mesh` places them so
+            factors = tuple(size // within for size, within in zip(shape, expected, strict=True))
+            mesh = create_mesh(shape, tuple("abc"[: len(shape)]), factors, devices=processes(number, each))
+            assert crossed(mesh, "process_index") == factors
+    assert calculate_host_mesh_shape((2, 4)) == (2, 4)
+    assert calculate_host_mesh_shape((2, 8), num_processes=2) == (1, 8)
 
 
 def test_every_mesh_up_to_eight_in_each_direction_is_tiled_by_hosts():
@@ -346,11 +313,6 @@ def test_every_mesh_up_to_eight_in_each_direction_is_tiled_by_hosts():
             assert calculate_host_mesh_shape(shape, total // number, number) == expected
             checked += 1
     assert checked == 5070
-
-
-def test_a_host_shape_is_of_the_running_processes_unless_told_otherwise():
-    assert calculate_host_mesh_shape((2, 4)) == (2, 4)
-    assert calculate_host_mesh_shape((2, 8), num_processes=2) == (1, 8)
 
 
 def test_a_mesh_that_is_not_over_all_hosts_is_an_error():
