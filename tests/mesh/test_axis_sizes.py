@@ -139,10 +139,7 @@ def test_a_mesh_string_is_a_string():
         parse_mesh_from_string("2,4", "dp")
 
 
-@given(
-    sizes=st.lists(st.integers(-2, 20) | st.just(10**12), min_size=1, max_size=5),
-    count=st.integers(1, 8),
-)
+@given(sizes=st.lists(st.integers(-2, 20) | st.just(10**12), min_size=1, max_size=5), count=st.integers(1, 8))
 @quick
 def test_an_impossible_mesh_has_a_nearest_fit_that_can_be_made(sizes, count):
     names, devices = "abcde"[: len(sizes)], jax.devices()[:count]

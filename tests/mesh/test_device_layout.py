@@ -86,10 +86,7 @@ def test_the_axes_that_can_cross_the_slices_do(number, sizes, expected):
         assert crossed(mesh, "slice_index") == expected
 
 
-@given(
-    number=st.integers(1, 6),
-    sizes=st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4),
-)
+@given(number=st.integers(1, 6), sizes=st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4))
 @quick
 def test_a_mesh_over_slices_is_the_mesh_that_was_asked(number, sizes):
     sizes = (*sizes, number)

@@ -50,10 +50,7 @@ ONE_ARRAY = [
     (P("modle"), "dimension 0: no mesh axis 'modle' in (data: 4, model: 2); did you mean 'model'?"),
     (P("model", "model"), "mesh axis 'model' shards both dimension 0 and dimension 1; leave it out of one"),
     (P(("model", "model")), "mesh axis 'model' shards dimension 0 twice; leave it out of one"),
-    (
-        P(None, "data"),
-        "dimension 1 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size",
-    ),
+    (P(None, "data"), "dimension 1 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size"),
     (P(None, ("data", "model")), "not divisible by mesh axis 'data' of size 4 x 'model' of size 2; the next size"),
     (P(3), "dimension 0: an entry is a name of a mesh axis, a tuple of names, or None, not 3"),
     (P(("data", None)), "dimension 0: an entry is a name of a mesh axis, a tuple of names, or None, not None"),

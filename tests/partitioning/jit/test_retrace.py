@@ -69,10 +69,7 @@ ARGUMENTS = {
     "shape": (given(model(), array(16)), "x: float32[8,4] -> float32[16,4]"),
     "dtype": (given(model(), array(dtype=np.int32)), "x: float32[8,4] -> int32[8,4]"),
     "names": (given(model(), array(names=("pos", "embed"))), "x: axes (batch, embed) -> (pos, embed)"),
-    "named or plain": (
-        given(model(), array().array),
-        "x: float32[8,4] with axes (batch, embed) -> float32[8,4]",
-    ),
+    "named or plain": (given(model(), array().array), "x: float32[8,4] with axes (batch, embed) -> float32[8,4]"),
     "static leaf": (given(model(rate=0.2), array()), "model.rate: 0.1 -> 0.2"),
     "type of a static leaf": (given(model(rate=1), array()), "model.rate: 0.1 -> 1"),
     "function": (given(model(act=nym.exp), array()), "model.act: tanh -> exp"),
