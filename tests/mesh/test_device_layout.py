@@ -86,17 +86,6 @@ def test_the_axes_that_can_cross_the_slices_do(number, sizes, expected):
         assert crossed(mesh, "slice_index") == expected
 
 
-@given(number=st.integers(1, 6), sizes=st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4))
-@quick
-def test_a_mesh_over_slices_is_the_mesh_that_was_asked(number, sizes):
-    sizes = (*sizes, number)
-    devices = slices(number, prod(sizes) // number)
-    mesh = create_mesh(sizes, tuple("abcde"[: len(sizes)]), devices=devices)
-    assert mesh.devices.shape == sizes
-    assert sorted(ids(mesh)) == list(range(len(devices)))
-    assert prod(crossed(mesh, "slice_index")) == number
-
-
 def test_factors_are_given_by_name_too():
     for factors in ({"model": 2}, {"model": -1}, {"model": 2, "data": 1}):
         mesh = create_mesh((4, 4), ("data", "model"), factors, devices=slices(2, 8))

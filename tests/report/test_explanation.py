@@ -1,7 +1,6 @@
 """What an explanation looks like: as text, as HTML, and as plain values."""
 
 import json
-from html.parser import HTMLParser
 from typing import Any
 
 import jax
@@ -11,6 +10,8 @@ from jax.sharding import AbstractMesh, AxisType
 
 import axonym as nym
 from axonym.report._format import format_bytes
+
+from ..browser import Element, Reader
 
 
 MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -107,60 +108,30 @@ def test_sizes_are_for_people():
     assert [format_bytes(number) for number in (0, 1023, 1024, 1536, 2**20 - 1, 3 * 2**29, 2**70)] == texts
 
 
-class Reader(HTMLParser):
-    """Reads cells, and checks that every element that is opened is closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.rows: list[list[str]] = []
-        self.columns: list[int] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag != "br":
-            self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-            self.columns.append(0)
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-            self.columns[-1] += int(dict(attrs).get("colspan", 1))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        if {"td", "th"} & set(self.open):
-            self.rows[-1][-1] += data
-
-
-def read(explanation: nym.Explanation) -> Reader:
-    reader = Reader()
-    reader.feed(explanation._repr_html_())
-    reader.close()
-    assert reader.open == []
-    return reader
+def read(explanation: nym.Explanation) -> tuple[list[list[Element]], str]:
+    """The cells in the rows of a table, and all its text."""
+    reader = Reader(explanation._repr_html_())
+    (page,) = reader.open
+    return [[cell for cell in row.all() if cell.tag in ("td", "th")] for row in page.all("tr")], page.text
 
 
 def test_html_has_the_same_rows_in_a_table_without_gaps_and_loads_nothing():
-    reader = read(everything())
-    assert reader.rows[:3] == [
+    rows, text = read(everything())
+    assert [[cell.text for cell in row] for row in rows[:3]] == [
         ["array / axis", "size", "mesh axes", "why", "bytes", "per device", "copies"],
         ["['a']\u2002float32", "128 B", "16 B", "0 B"],
         ["embed", "8", "data (4)", "'embed': 'data'"],
     ]
-    assert set(reader.columns) == {7}
-    assert "both mapped to mesh axis 'data'" in reader.text
-    assert "'Mlp': did you mean 'mlp'?" in reader.text
-    text = everything()._repr_html_()
-    assert "http" not in text and "<script" not in text
-    assert "color:inherit" in text  # dark themes have light text
-    reader = read(nym.explain([struct(**{"<b>": 8})] * 41, {"<i>": "data"}, MESH))
-    assert reader.rows[2][0] == "<b>"
-    assert "'<i>': 'data'" in reader.text
-    assert "… 1 more; .table(limit=None) shows all" in reader.text
+    assert {sum(int(cell.attributes.get("colspan", 1)) for cell in row) for row in rows} == {7}
+    assert "both mapped to mesh axis 'data'" in text
+    assert "'Mlp': did you mean 'mlp'?" in text
+    rows, text = read(nym.explain([struct(**{"<b>": 8})] * 41, {"<i>": "data"}, MESH))
+    assert rows[2][0].text == "<b>"
+    assert "'<i>': 'data'" in text
+    assert "… 1 more; .table(limit=None) shows all" in text
+    html = everything()._repr_html_()
+    assert "http" not in html and "<script" not in html
+    assert "color:inherit" in html  # dark themes have light text
 
 
 def test_plain_values_survive_json():

@@ -21,7 +21,7 @@ from ..refusals import refusal
 ANALYZER = nym.ShardingAnalyzer(AbstractMesh((4, 2), ("data", "model")))
 SPEC = P("data", "model")
 METRICS = {"execution_time", "compile_time", "memory_usage", "validation_issues"}
-USAGE = {"total_size": 512, "size_per_device": 64}
+USAGE, NOTHING = ({"total_size": 8 * part, "size_per_device": part} for part in (64, 0))
 
 
 def monitored(fn, specs=SPEC, analyzer=ANALYZER):
@@ -104,13 +104,13 @@ def test_results_and_arguments_are_waited_for(monkeypatch):
 
     def wait_longer(tree):
         waited.append(len(jax.tree.leaves(tree)))
-        time.sleep(0.2 if len(waited) == 1 else 0.1)
+        time.sleep(0.5 if len(waited) == 1 else 0.1)
         return wait(tree)
 
     monkeypatch.setattr(jax, "block_until_ready", wait_longer)
     _, metrics = monitored(lambda x, y: [x] * 3)(array(), y=np.ones(2))
     assert waited == [1, 3]
-    assert 0.1 < metrics["execution_time"] < 0.2
+    assert 0.1 < metrics["execution_time"] < 0.5
 
 
 class Model:
@@ -170,15 +170,13 @@ def test_an_argument_without_arrays_and_none_at_all_are_told():
     class Trainer:
         step = monitored(lambda self, x: x, P("bogus"))
 
-    for call, text in [
-        (lambda: monitored(lambda: 3)(), "there is no argument to check against the specs"),
-        (lambda: Trainer().step(3), "the first argument has no arrays to check against the specs"),
+    for call, text, memory in [
+        (lambda: monitored(lambda: 3)(), "there is no argument to check against the specs", None),
+        (lambda: Trainer().step(3), "the first argument has no arrays to check against the specs", NOTHING),
     ]:
         with pytest.warns(RuntimeWarning, match=text):
             result, metrics = call()
-        assert result == 3
-        assert metrics["validation_issues"] == [text]
-    assert metrics["memory_usage"] == {"total_size": 0, "size_per_device": 0} or metrics["memory_usage"] is None
+        assert (result, metrics["memory_usage"], metrics["validation_issues"]) == (3, memory, [text])
 
 
 def test_the_result_is_returned_as_it_is_beside_metrics():

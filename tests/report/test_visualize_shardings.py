@@ -18,33 +18,19 @@ from ..refusals import refusal
 from .drawings import IMAGES, in_the_terminal, report
 
 
-def shown(*args, width: int = 100, encoding: str | None = None, **options) -> str:
+def shown(*args, width: int = 100, encoding: str = "utf-8", **options) -> str:
     """What is printed where there is no terminal, without the blanks at the ends of lines."""
-    if encoding is None:
-        file = io.StringIO()
-    else:
-        file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     nym.visualize_shardings(*args, console=Console(file=file, width=width), **options)
-    if isinstance(file, io.StringIO):
-        text = file.getvalue()
-    else:
-        file.flush()
-        text = file.buffer.getvalue().decode(encoding)
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    file.flush()
+    return "\n".join(line.rstrip() for line in file.buffer.getvalue().decode(encoding).splitlines())
 
 
 def held(text: str, heading: str) -> list[list[list[int]]]:
     """The devices in each cell of the picture below a heading."""
-    lines = iter(text.splitlines())
-    assert any(line.startswith(heading) for line in lines), text
-    next(lines)
-    grid = []
-    for line in lines:
-        if not line.strip():
-            break
-        cells = re.split(r"\s{2,}", re.sub(r"^.*#\d+ ", "", line).strip())
-        grid.append([[int(device) for device in cell.split()] for cell in cells])
-    return grid
+    _, _, picture = text.partition(f"\n{heading}")
+    lines = [re.sub(r"^.*#\d+ ", "", line).strip() for line in picture.partition("\n\n")[0].splitlines()[2:]]
+    return [[[int(device) for device in cell.split()] for cell in re.split(r"\s{2,}", line)] for line in lines]
 
 
 def test_each_array_has_its_axes_spec_and_bytes(auto_mesh):
@@ -168,15 +154,8 @@ def test_explanations_and_reports_are_shown_as_well(auto_mesh):
 
 def test_inside_jit_it_prints_while_tracing(mesh):
     texts = []
-
-    @jax.jit
-    def fn(x):
-        texts.append(shown({"x": x}))
-        return x
-
     x = jax.device_put(np.zeros((8, 4), "float32"), NamedSharding(mesh, P("data")))
-    fn(x)
-    fn(x)
+    jax.jit(lambda x: texts.append(shown({"x": x}))).trace(x)
     (text,) = texts
     assert text.startswith("mesh (data: 4, model: 2), 8 devices")
     assert ("P('data', None)" in text) == (mesh.axis_types[0] == jax.sharding.AxisType.Explicit)

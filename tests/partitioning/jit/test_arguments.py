@@ -508,38 +508,6 @@ def test_each_argument_and_result_has_its_mapping_and_keeps_its_kind(mesh):
     assert lies(of_method.columns["x"], "data", None)
 
 
-def test_a_part_with_a_mapping_of_its_own_keeps_it(mesh):
-    fn = nym.named_jit(lambda x, y: (x, y), in_axis_resources=(ROWS, None))
-    x, y = fn({"a": array(), "b": nym.ShardedBy(array(), COLUMNS)}, nym.ShardedBy(array(), COLUMNS))
-    assert lies(x["a"], "data", None)
-    assert lies(x["b"].tree, None, "model")
-    assert lies(y.tree, None, "model")
-
-
-def test_a_step_of_zero_1_has_a_mapping_for_each_part(mesh):
-    compute = {"batch": "data"}
-    divided = {"embed": "data"}
-
-    def step(parameters, moment, batch):
-        grads = jax.grad(lambda p: nym.mean(nym.dot(batch, p, axis="embed") ** 2).array)(parameters)
-        moment = 0.9 * moment + grads
-        return parameters - 0.1 * moment, moment
-
-    fn = nym.named_jit(
-        step,
-        compute,
-        in_axis_resources=(compute, divided, compute),
-        out_axis_resources=(compute, divided),
-        donate_args=(True, True, False),
-    )
-    parameters, moment = (nym.NamedArray(np.ones(4, np.float32), "embed") for _ in range(2))
-    for _ in range(2):
-        parameters, moment = fn(parameters, moment, array())
-        assert lies(parameters)
-        assert lies(moment, "data")
-    assert fn.trace_count == 1
-
-
 def test_mappings_for_arguments_and_results_have_to_fit(mesh):
     three = (ROWS,) * 3
     for options, text in [
@@ -565,9 +533,14 @@ def test_mappings_for_arguments_and_results_have_to_fit(mesh):
             assert y.shape == (8, 4)
 
 
-def test_fsdp_takes_other_mappings_for_some_arguments(mesh):
+def test_parts_with_a_mapping_of_their_own_keep_it_and_fsdp_takes_other_mappings_for_some_arguments(mesh):
+    fn = nym.named_jit(lambda x, y: (x, y), in_axis_resources=(ROWS, None))
+    x, y = fn({"a": array(), "b": nym.ShardedBy(array(), COLUMNS)}, nym.ShardedBy(array(), COLUMNS))
+    assert lies(x["a"], "data", None)
+    assert lies(x["b"].tree, None, "model") and lies(y.tree, None, "model")
     compute, parameters = {"batch": "data"}, {"batch": "data", "embed": "data"}
+    w = nym.NamedArray(np.ones(4, np.float32), "embed")
     with pytest.raises(ValueError, match=r"'batch' and 'embed' of .* are both mapped to mesh axis 'data'"):
-        nym.fsdp(lambda w, x: w + x, parameters, compute)(nym.ones({"embed": 4}), array())
+        nym.fsdp(lambda w, x: w + x, parameters, compute)(w, array())
     step = nym.fsdp(lambda w, x: w + nym.mean(x, "batch"), parameters, compute, in_axis_resources=(parameters, compute))
-    assert lies(step(nym.ones({"embed": 4}), array()), "data")
+    assert lies(step(w, array()), "data")

@@ -135,14 +135,6 @@ def test_positions_without_names_and_names_without_positions():
     assert call(donate_kwargs={"last": True, "other": True}) == [False, False, False, True, True, False]
 
 
-def test_resharded_arguments_are_donated_too(mesh):
-    fn = nym.named_jit(lambda x: x + 1, in_axis_resources={"i": "data"}, donate_args=(True,))
-    x = nym.shard(nym.ones({"i": 8}), {"i": "data"})
-    y = fn(x)
-    assert gone(x) == [True]
-    np.testing.assert_array_equal(np.asarray(fn(nym.NamedArray(np.ones(8, np.float32), "i"))), np.asarray(y))
-
-
 NO_FLAG = "Donation is specified by booleans, trees of booleans or functions, not {}; give one for each"
 NAMES = "`donate_kwargs` is a mapping from names to booleans, not "
 

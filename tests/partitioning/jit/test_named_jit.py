@@ -76,6 +76,9 @@ def test_methods():
     assert counter.advanced.eval_shape(PAIR).step == jax.ShapeDtypeStruct((2,), np.float32)
     compiled = counter.advanced.lower(PAIR, twice=True).compile()
     np.testing.assert_array_equal(compiled(counter, PAIR, twice=True).step, [5, 5])
+    Counter(np.ones(3, np.float32)).advanced.eval_shape(np.float32(1), twice=True)
+    shown = counter.advanced.explain_retrace()
+    assert "; changed since the nearest earlier trace: self.step: float32[2] -> float32[3]" in shown
     assert len(counter.advanced.trace(PAIR).jaxpr.eqns) > 0
     counter.advanced.clear_cache()
 

@@ -297,13 +297,6 @@ def test_what_is_said_of_a_block_does_not_depend_on_the_rest_of_the_tree():
     assert RULE.apply({"a": mlp, "large": like(2**12, 2**12), "lm_head": like(D, V)})["a"] == alone
 
 
-def test_explain_tells_the_role(auto_mesh: jax.sharding.Mesh):
-    with jax.set_mesh(auto_mesh), nym.axis_mapping({}, fallback=nym.RoleShardingRule()):
-        shown = str(nym.explain({"up_proj": like(D, F), "down_proj": like(F, D)}))
-    assert "the role 'column'" in shown
-    assert "the role 'row'" in shown
-
-
 def test_vectors_are_replicated_unless_they_are_large():
     vectors = {"norm": layer("scale", D, bias=D), "stacked": {"norm": {"scale": like(128, D)}}}
     whole = {"norm": {"scale": P(), "bias": P()}, "stacked": {"norm": {"scale": P()}}}
