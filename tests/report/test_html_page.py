@@ -186,17 +186,6 @@ def test_a_group_is_one_rectangle_with_its_name(drawn):
     assert math.isclose((right - left) * (bottom - top), sum(tile.area for tile in inside), rel_tol=1e-3)
 
 
-def test_whole_arrays_and_each_kind_of_divided_ones_look_different(drawn):
-    (page, _), _ = drawn
-    elements = {
-        (tuple(tile.classes) == ("tile", "unsharded"), tile.style.get("background-color"))
-        for tile in page.by_id("map").all(kind="tile")
-        if not {"thin", "hair"} & {*tile.classes}
-    }
-    assert len(elements) == 5
-    assert (True, None) in elements
-
-
 @pytest.mark.parametrize(("which", "size"), [("drawn", (900, 1200)), ("searched", (1600, 390))])
 def test_the_picture_of_a_page_is_not_blank(which, size, request):
     picture = imread(request.getfixturevalue(which)[1])
