@@ -140,7 +140,9 @@ def test_an_impossible_mesh_has_a_nearest_fit_that_can_be_made_and_keeps_most_of
         fit = fit_in.search(str(error))
         assert fit is not None
         mesh = parse_mesh_from_string(fit[1], names, devices=devices)
-        possible = [some for some in itertools.product(range(1, count + 1), repeat=len(sizes)) if prod(some) == count]
+        possible = [
+            shape for shape in itertools.product(range(1, count + 1), repeat=len(sizes)) if prod(shape) == count
+        ]
         assert min(sizes) < 1 or kept(mesh.devices.shape) == max(map(kept, possible))
     else:
         assert all(size in (-1, got) for size, got in zip(sizes, mesh.devices.shape, strict=True))

@@ -382,16 +382,16 @@ def test_pipelines_are_drawn_where_they_can_run():
     stack = nym.nn.Stacked.init(Layers, nym.nn.RmsNorm)(Embed)
     mesh = nym.create_mesh((4, 2), ("stage", "data"))
     mapping = nym.AxisMapping({"layers": "stage"}, microbatches={"batch": 4})
-    found = nym.explain(stack.interleave(4, 2), mapping, mesh)
-    assert found.pipelines == {"layers": nym.nn.PipelineSchedule(4, 4, 2)}
-    assert found.to_dict()["pipelines"] == {"layers": {"stages": 4, "microbatches": 4, "repeats": 2}}
-    heading, *rows = str(found).split("\n\n")[-1].split("\n")
+    explanation = nym.explain(stack.interleave(4, 2), mapping, mesh)
+    assert explanation.pipelines == {"layers": nym.nn.PipelineSchedule(4, 4, 2)}
+    assert explanation.to_dict()["pipelines"] == {"layers": {"stages": 4, "microbatches": 4, "repeats": 2}}
+    heading, *rows = str(explanation).split("\n\n")[-1].split("\n")
     assert heading == (
         "Layers along 'layers' are a pipeline of 4 stages, 4 microbatches, 2 groups of layers each, 11 turns, bubble "
         "27.3 %:"
     )
-    assert rows == str(found.pipelines["layers"]).split("\n")[1:]
-    assert "<pre>stage 0" in found._repr_html_()
+    assert rows == str(explanation.pipelines["layers"]).split("\n")[1:]
+    assert "<pre>stage 0" in explanation._repr_html_()
     for microbatches, layers in ((2, stack), (4, stack.interleave(2, 2))):
         other = nym.AxisMapping({"layers": "stage"}, microbatches={"batch": microbatches})
         assert nym.explain(layers, other, mesh).pipelines == {}

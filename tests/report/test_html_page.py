@@ -282,8 +282,8 @@ def test_places_axes_and_what_refused_specs_need_are_in_the_page(auto_mesh, tmp_
     def on(mesh, spec):
         return jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, spec))
 
-    one = jax.device_put(np.ones(4))
-    tree = {"half": on(half, P("a")), "host": np.ones(4), "lone": one, "turned": on(auto_mesh, P(None))}
+    lone = jax.device_put(np.ones(4))
+    tree = {"half": on(half, P("a")), "host": np.ones(4), "lone": lone, "turned": on(auto_mesh, P(None))}
     analyzer = nym.ShardingAnalyzer(auto_mesh)
     page, console = opened(analyzer.sharding_report(tree).to_html(tmp_path / "a.html"))
     assert console == []

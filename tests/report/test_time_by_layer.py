@@ -10,7 +10,7 @@ from jax.profiler import ProfileData
 import axonym as nym
 
 
-Batch, Embed, Mlp, Layers = nym.make_axes(batch=8, embed=8, mlp=8, layers=2)
+Batch, Embed, Mlp, Layers = nym.make_axes(batch=16, embed=32, mlp=64, layers=2)
 
 
 class Block(eqx.Module):

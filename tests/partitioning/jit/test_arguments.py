@@ -104,8 +104,8 @@ def test_leaves_that_are_not_arrays_are_static_by_type_and_bits(values):
         for value in values:
             fn.eval_shape(ONES, {"deep": value}, option=value)
             assert len(traces) <= len(values)
-    for found in ([value["deep"] for value, _, _ in traces], [option for _, _, option in traces]):
-        assert [bits(value) for value in found] == [bits(value) for value in values]
+    for seen in ([value["deep"] for value, _, _ in traces], [option for _, _, option in traces]):
+        assert [bits(value) for value in seen] == [bits(value) for value in values]
     for value in reversed(values):  # alongside others, one of them a leaf of a tuple
         fn.eval_shape(ONES, value, (value, "text"))
     assert [bits(value) for _, ((value, _),), _ in traces[len(values) :]] == [bits(value) for value in values[::-1]]
@@ -196,10 +196,10 @@ def test_the_result_structure_may_follow_the_shape_of_a_plain_array():
         return [nym.named(x, ("b", "a")), "two"]
 
     for _ in range(2):
-        one, shape = fn(np.ones(3))
-        assert (one.names, shape) == (("a",), (3,))
-        two, text = fn(np.ones((2, 3)))
-        assert (two.names, text) == (("b", "a"), "two")
+        vector, shape = fn(np.ones(3))
+        assert (vector.names, shape) == (("a",), (3,))
+        matrix, text = fn(np.ones((2, 3)))
+        assert (matrix.names, text) == (("b", "a"), "two")
         assert fn(np.ones((), np.int32)).dtype == np.int32
 
 

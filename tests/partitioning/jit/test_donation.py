@@ -181,10 +181,10 @@ def of_sizes(**sizes):
 
 
 def caught(fn, *args) -> list[tuple[type, str]]:
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         fn(*args)
-    return [(one.category, str(one.message)) for one in said]
+    return [(warning.category, str(warning.message)) for warning in shown]
 
 
 @pytest.mark.parametrize("kind", ["none", "auto", "explicit"])
@@ -209,9 +209,9 @@ def test_memory_that_is_not_reused_is_named_once_for_each_trace(request, kind):
 @pytest.mark.filterwarnings("ignore:Some donated buffers:UserWarning")
 def test_the_warning_points_to_the_call_and_keeps_the_filters():
     fn, filters = nym.named_jit(half_used, donate_args=(True,)), list(warnings.filters)
-    with pytest.warns(RuntimeWarning, match="cannot reuse donated memory") as said:
+    with pytest.warns(RuntimeWarning, match="cannot reuse donated memory") as shown:
         fn(of_sizes(w=2, other=3), np.float32(1))
-    assert {one.filename for one in said if one.category is RuntimeWarning} == {__file__}
+    assert {warning.filename for warning in shown if warning.category is RuntimeWarning} == {__file__}
     assert warnings.filters == filters
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr
 
@@ -83,13 +84,13 @@ def test_layers_of_gpt2_are_in_then_out():
         "mlp": {"c_fc": layer("weight", D, F, bias=F), "c_proj": layer("weight", F, D, bias=D)},
         "ln_1": layer("weight", D, bias=D),
     }
-    found = planned({"wte": layer("weight", 50257, D), "wpe": layer("weight", 1024, D), "h": [block]})
-    assert found["h/0/attn/c_attn/weight"] == found["h/0/mlp/c_fc/weight"] == ("column", P("fsdp", "tp"))
-    assert found["h/0/attn/c_proj/weight"] == found["h/0/mlp/c_proj/weight"] == ("row", P("tp", "fsdp"))
-    assert found["wte/weight"] == ("embedding", P(None, ("tp", "fsdp")))
-    assert found["wpe/weight"] == ("position", P(None, ("tp", "fsdp")))
-    assert found["h/0/ln_1/weight"][0] == "norm"
-    assert found["h/0/ln_1/bias"][0] == "bias"
+    plan = planned({"wte": layer("weight", 50257, D), "wpe": layer("weight", 1024, D), "h": [block]})
+    assert plan["h/0/attn/c_attn/weight"] == plan["h/0/mlp/c_fc/weight"] == ("column", P("fsdp", "tp"))
+    assert plan["h/0/attn/c_proj/weight"] == plan["h/0/mlp/c_proj/weight"] == ("row", P("tp", "fsdp"))
+    assert plan["wte/weight"] == ("embedding", P(None, ("tp", "fsdp")))
+    assert plan["wpe/weight"] == ("position", P(None, ("tp", "fsdp")))
+    assert plan["h/0/ln_1/weight"][0] == "norm"
+    assert plan["h/0/ln_1/bias"][0] == "bias"
 
 
 def test_layers_of_bert_are_told_by_what_they_are_in():
@@ -102,12 +103,12 @@ def test_layers_of_bert_are_told_by_what_they_are_in():
         "intermediate": {"dense": layer("weight", F, D, bias=F)},
         "output": {"dense": layer("weight", D, F, bias=D)},
     }
-    found = planned({"encoder": {"layer": [block]}, "pooler": dense})
+    plan = planned({"encoder": {"layer": [block]}, "pooler": dense})
     layers = "encoder/layer/0"
-    assert found[f"{layers}/attention/self/query/weight"] == ("column", P("tp", "fsdp"))
-    assert found[f"{layers}/attention/output/dense/weight"] == ("row", P("fsdp", "tp"))
-    assert found[f"{layers}/intermediate/dense/weight"] == ("column", P("tp", "fsdp"))
-    assert found[f"{layers}/output/dense/weight"] == ("row", P("fsdp", "tp"))
+    assert plan[f"{layers}/attention/self/query/weight"] == ("column", P("tp", "fsdp"))
+    assert plan[f"{layers}/attention/output/dense/weight"] == ("row", P("fsdp", "tp"))
+    assert plan[f"{layers}/intermediate/dense/weight"] == ("column", P("tp", "fsdp"))
+    assert plan[f"{layers}/output/dense/weight"] == ("row", P("fsdp", "tp"))
 
 
 class Block(nn.Module):
@@ -121,27 +122,32 @@ class Block(nn.Module):
         return nn.Dense(V, name="head")(x)
 
 
-def test_flax_modules_are_read():
-    found = planned(jax.eval_shape(Block().init, jax.random.key(0), jnp.zeros((2, 8), int))["params"])
+def test_modules_of_linen_and_nnx_are_read():
+    plan = planned(jax.eval_shape(Block().init, jax.random.key(0), jnp.zeros((2, 8), int))["params"])
     attention = "MultiHeadDotProductAttention_0"
-    assert found[f"{attention}/query/kernel"] == ("column", P("fsdp", "tp", None))
-    assert found[f"{attention}/out/kernel"] == ("row", P("tp", None, "fsdp"))
-    assert found["Dense_0/kernel"] == ("column", P("fsdp", "tp"))
-    assert found["Dense_1/kernel"] == ("row", P("tp", "fsdp"))
-    assert found["head/kernel"] == ("head", P("fsdp", "tp"))
-    assert found["Embed_0/embedding"] == ("embedding", P("tp", "fsdp"))
-    assert found["LayerNorm_0/scale"][0] == "norm"
+    assert plan[f"{attention}/query/kernel"] == ("column", P("fsdp", "tp", None))
+    assert plan[f"{attention}/out/kernel"] == ("row", P("tp", None, "fsdp"))
+    assert plan["Dense_0/kernel"] == ("column", P("fsdp", "tp"))
+    assert plan["Dense_1/kernel"] == ("row", P("tp", "fsdp"))
+    assert plan["head/kernel"] == ("head", P("fsdp", "tp"))
+    assert plan["Embed_0/embedding"] == ("embedding", P("tp", "fsdp"))
+    assert plan["LayerNorm_0/scale"][0] == "norm"
+    attention = nnx.eval_shape(lambda: nnx.MultiHeadAttention(8, D, rngs=nnx.Rngs(0), decode=False))
+    plan = planned(nnx.state(attention))
+    assert plan["query/kernel"] == ("column", P("fsdp", "tp", None))
+    assert plan["out/kernel"] == ("row", P("tp", None, "fsdp"))
+    assert plan["query/bias"][0] == "bias"
 
 
 def test_equinox_modules_are_read():
     key = jax.random.key(0)
-    found = planned(eqx.filter_eval_shape(eqx.nn.MultiheadAttention, 8, D, key=key))
-    assert found["query_proj/weight"] == ("column", P("tp", "fsdp"))
-    assert found["output_proj/weight"] == ("row", P("fsdp", "tp"))
-    found = planned(eqx.filter_eval_shape(eqx.nn.MLP, 16, 16, D, 3, key=key))
-    roles = [found[f"layers/{at}/weight"] for at in range(4)]
+    plan = planned(eqx.filter_eval_shape(eqx.nn.MultiheadAttention, 8, D, key=key))
+    assert plan["query_proj/weight"] == ("column", P("tp", "fsdp"))
+    assert plan["output_proj/weight"] == ("row", P("fsdp", "tp"))
+    plan = planned(eqx.filter_eval_shape(eqx.nn.MLP, 16, 16, D, 3, key=key))
+    roles = [plan[f"layers/{at}/weight"] for at in range(4)]
     assert roles == [("column", P("tp", "fsdp")), ("row", P("fsdp", "tp"))] * 2
-    assert found["activation"] == ("static", P())
+    assert plan["activation"] == ("static", P())
     layers = RULE.roles([{"linear": layer("kernel", F, D)}, {"linear": layer("kernel", D, F)}])
     assert [layer["linear"]["kernel"] for layer in layers] == ["row", "column"], "alone it is a row if it narrows"
     chain = RULE.roles({"layers": [{"weight": like(D, D)} for _ in range(1000)]})
@@ -155,23 +161,23 @@ def test_stacked_layers_stay_whole():
         "mlp": {"up_proj": layer("kernel", 8, D, F), "down_proj": layer("kernel", 8, F, D)},
         "self_attn": {"q_proj": layer("kernel", 8, D, D), "o_proj": layer("kernel", 8, D, D)},
     }
-    found = planned({"layers": block})
-    assert all(role.startswith("stacked ") and spec[0] is None for role, spec in found.values())
-    assert found["layers/norm/scale"][1] == P(None, ("fsdp", "tp"))
-    assert found["layers/attention/wq"][1] == found["layers/attention/wk"][1] == P(None, "fsdp", "tp", None)
-    assert found["layers/attention/wo"][1] == P(None, "tp", None, "fsdp")
-    assert found["layers/mlp/down_proj/kernel"] == ("stacked row", P(None, "tp", "fsdp"))
-    assert found["layers/self_attn/q_proj/kernel"] == ("stacked column", P(None, "fsdp", "tp"))
+    plan = planned({"layers": block})
+    assert all(role.startswith("stacked ") and spec[0] is None for role, spec in plan.values())
+    assert plan["layers/norm/scale"][1] == P(None, ("fsdp", "tp"))
+    assert plan["layers/attention/wq"][1] == plan["layers/attention/wk"][1] == P(None, "fsdp", "tp", None)
+    assert plan["layers/attention/wo"][1] == P(None, "tp", None, "fsdp")
+    assert plan["layers/mlp/down_proj/kernel"] == ("stacked row", P(None, "tp", "fsdp"))
+    assert plan["layers/self_attn/q_proj/kernel"] == ("stacked column", P(None, "fsdp", "tp"))
 
 
 def test_experts_are_divided_by_their_own_axis():
     moe = {"router": like(D, 8), "experts": {"gate_proj": like(8, D, F), "down_proj": like(8, F, D)}}
     moe |= {"shared_expert": {"up_proj": like(3, D, F)}}
-    found = planned({"moe": moe}, nym.RoleShardingRule(of_axes(fsdp=2, ep=4, tp=2)))
-    assert found["moe/experts/gate_proj"] == ("expert column", P("ep", "fsdp", "tp"))
-    assert found["moe/experts/down_proj"] == ("expert row", P("ep", "tp", "fsdp"))
-    assert found["moe/router"] == ("router", P(("tp", "fsdp", "ep"), None))
-    assert found["moe/shared_expert/up_proj"] == ("column", P(None, ("fsdp", "ep"), "tp"))
+    plan = planned({"moe": moe}, nym.RoleShardingRule(of_axes(fsdp=2, ep=4, tp=2)))
+    assert plan["moe/experts/gate_proj"] == ("expert column", P("ep", "fsdp", "tp"))
+    assert plan["moe/experts/down_proj"] == ("expert row", P("ep", "tp", "fsdp"))
+    assert plan["moe/router"] == ("router", P(("tp", "fsdp", "ep"), None))
+    assert plan["moe/shared_expert/up_proj"] == ("column", P(None, ("fsdp", "ep"), "tp"))
 
 
 def test_a_gate_is_a_router_only_beside_experts():
@@ -214,17 +220,17 @@ def test_leading_dimensions_are_sharded_unless_they_are_layers():
 
 def test_the_second_layer_of_a_stacked_mlp_is_no_attention():
     mlp = {"c_fc": layer("kernel", 12, D, F), "c_proj": layer("kernel", 12, F, D)}
-    found = planned({"h": {"mlp": mlp, "ln": layer("scale", 12, D)}})
-    assert found["h/mlp/c_proj/kernel"] == ("stacked row", P(None, "tp", "fsdp"))
+    plan = planned({"h": {"mlp": mlp, "ln": layer("scale", 12, D)}})
+    assert plan["h/mlp/c_proj/kernel"] == ("stacked row", P(None, "tp", "fsdp"))
     mlp = {"wi": layer("kernel", 8, D, F), "out": layer("kernel", 8, F, D)}
-    found = planned({"layers": {"mlp": mlp, "norm": like(8, D)}})
-    assert found["layers/mlp/out/kernel"] == ("stacked row", P(None, "tp", "fsdp"))
+    plan = planned({"layers": {"mlp": mlp, "norm": like(8, D)}})
+    assert plan["layers/mlp/out/kernel"] == ("stacked row", P(None, "tp", "fsdp"))
 
 
 def test_as_many_layers_as_the_width_are_layers():
-    found = planned({"blocks": {"q_proj": like(D, D, D), "o_proj": like(D, D, D), "norm": like(D, D)}})
-    assert found["blocks/q_proj"] == ("stacked column", P(None, "fsdp", "tp"))
-    assert found["blocks/o_proj"] == ("stacked row", P(None, "tp", "fsdp"))
+    plan = planned({"blocks": {"q_proj": like(D, D, D), "o_proj": like(D, D, D), "norm": like(D, D)}})
+    assert plan["blocks/q_proj"] == ("stacked column", P(None, "fsdp", "tp"))
+    assert plan["blocks/o_proj"] == ("stacked row", P(None, "tp", "fsdp"))
 
 
 def test_einsums_of_gemma_are_read():
@@ -234,12 +240,12 @@ def test_einsums_of_gemma_are_read():
         "attn_vec_einsum": layer("w", 8, 32, D),
     }
     mlp = {"gating_einsum": like(2, D, F), "linear": like(F, D)}
-    found = planned({"layer_0": {"attn": attention, "mlp": mlp, "pre_attention_norm": layer("scale", D)}})
-    assert found["layer_0/attn/q_einsum/w"] == ("column", P("tp", "fsdp", None))
-    assert found["layer_0/attn/kv_einsum/w"] == ("column", P(None, "tp", "fsdp", None))
-    assert found["layer_0/attn/attn_vec_einsum/w"] == ("row", P("tp", None, "fsdp"))
-    assert found["layer_0/mlp/gating_einsum"] == ("column", P(None, "fsdp", "tp"))
-    assert found["layer_0/mlp/linear"] == ("row", P("tp", "fsdp"))
+    plan = planned({"layer_0": {"attn": attention, "mlp": mlp, "pre_attention_norm": layer("scale", D)}})
+    assert plan["layer_0/attn/q_einsum/w"] == ("column", P("tp", "fsdp", None))
+    assert plan["layer_0/attn/kv_einsum/w"] == ("column", P(None, "tp", "fsdp", None))
+    assert plan["layer_0/attn/attn_vec_einsum/w"] == ("row", P("tp", None, "fsdp"))
+    assert plan["layer_0/mlp/gating_einsum"] == ("column", P(None, "fsdp", "tp"))
+    assert plan["layer_0/mlp/linear"] == ("row", P("tp", "fsdp"))
 
 
 def test_layers_stacked_along_the_second_dimension_stay_whole():
@@ -248,11 +254,11 @@ def test_layers_stacked_along_the_second_dimension_stay_whole():
         "self_attention": {"query": layer("kernel", D, 4, 8, 16), "out": layer("kernel", 8, 4, 16, D)},
         "pre_self_attention_layer_norm": layer("scale", D, 4),
     }
-    found = planned({"layers": layers, "decoder_norm": layer("scale", D)})
-    assert found["layers/mlp/wi_0/kernel"] == ("stacked column", P("fsdp", None, "tp"))
-    assert found["layers/mlp/wo/kernel"] == ("stacked row", P("tp", None, "fsdp"))
-    assert found["layers/self_attention/query/kernel"] == ("stacked column", P("fsdp", None, "tp", None))
-    assert found["layers/self_attention/out/kernel"] == ("stacked row", P("tp", None, None, "fsdp"))
+    plan = planned({"layers": layers, "decoder_norm": layer("scale", D)})
+    assert plan["layers/mlp/wi_0/kernel"] == ("stacked column", P("fsdp", None, "tp"))
+    assert plan["layers/mlp/wo/kernel"] == ("stacked row", P("tp", None, "fsdp"))
+    assert plan["layers/self_attention/query/kernel"] == ("stacked column", P("fsdp", None, "tp", None))
+    assert plan["layers/self_attention/out/kernel"] == ("stacked row", P("tp", None, None, "fsdp"))
 
 
 def test_fused_and_low_rank_matrices_are_matrices():
@@ -341,7 +347,7 @@ def test_no_name_and_shape_give_a_spec_that_jax_refuses():
     leaves = ("kernel", "weight", "bias", "embedding", "scale", "")
     shapes = ((), (12,), (16, 0), (8, 16), (1, 7), (50257, 768), (4, 8, 16), (8, 1, 1), (3, 3, 8, 16), (2, 4, 6, 8, 10))
     for shape, mesh in itertools.product(shapes, (MESH, of_axes(dp=2, ep=3, tp=5), of_axes(model=8))):
-        tree = {f"{one}.{leaf}".strip("."): like(*shape) for one, leaf in itertools.product(layers, leaves)}
+        tree = {f"{name}.{leaf}".strip("."): like(*shape) for name, leaf in itertools.product(layers, leaves)}
         rule = nym.RoleShardingRule(mesh)
         specs, roles = rule.apply(tree), rule.roles(tree)
         assert [NamedSharding(mesh, spec).shard_shape(shape) for spec in specs.values()]
@@ -420,10 +426,10 @@ def test_a_fallback_sees_whole_paths_and_whether_layers_are_stacked(mesh: jax.sh
 
 
 def test_rules_are_values():
-    one, other = nym.RoleShardingRule(MESH, tensor="tp"), nym.RoleShardingRule(MESH, tensor=["tp"])
-    assert (one, hash(one), repr(one)) == (other, hash(other), repr(other))
-    assert one != nym.RoleShardingRule(MESH)
-    assert pickle.loads(pickle.dumps(one)) == one
+    rule, same = nym.RoleShardingRule(MESH, tensor="tp"), nym.RoleShardingRule(MESH, tensor=["tp"])
+    assert (rule, hash(rule), repr(rule)) == (same, hash(same), repr(same))
+    assert rule != nym.RoleShardingRule(MESH)
+    assert pickle.loads(pickle.dumps(rule)) == rule
     assert repr(nym.RoleShardingRule(tensor="tp", batch="dp")) == "RoleShardingRule(tensor=('tp',), batch=('dp',))"
     with pytest.raises(AttributeError, match="cannot assign to field 'tensor'"):
-        one.tensor = "dp"  # pyright: ignore[reportAttributeAccessIssue]
+        rule.tensor = "dp"  # pyright: ignore[reportAttributeAccessIssue]

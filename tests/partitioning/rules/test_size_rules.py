@@ -70,7 +70,7 @@ def best_by_trial(shape: Shape, sizes: Shape, order: Shape | None, most: float =
         return P()
     places, parts = min((way for way in all_ways(shape, sizes) if math.prod(way[1]) <= most), key=worth)
     axes = [tuple(f"m{number}" for number, place in enumerate(places) if place == at) for at in range(len(shape))]
-    return P(*(one or None for one in axes)) if math.prod(parts) > 1 else P()
+    return P(*(names or None for names in axes)) if math.prod(parts) > 1 else P()
 
 
 def test_specs_are_the_best_of_all_ways():
@@ -153,15 +153,15 @@ def test_only_the_mesh_axes_named_are_used_whatever_their_order_and_none_of_size
 
 def test_manual_mesh_axes_divide_nothing(mesh):
     given, in_force = nym.AutoShardingRule(mesh), nym.AutoShardingRule()
-    found = []
+    specs = []
 
     def look(x):
-        found.extend([given.apply(x), in_force.apply(x)])
+        specs.extend([given.apply(x), in_force.apply(x)])
         return x
 
     x = jax.device_put(jnp.ones((8, 16)), NamedSharding(mesh, P("data")))
     jax.jit(jax.shard_map(look, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}))(x)
-    assert found == [P(None, "model")] * 2
+    assert specs == [P(None, "model")] * 2
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_with_a_warning_the_best_division_is_taken():
     rule = nym.MemoryConstrainedShardingRule(1, MESH, on_excess="warn")
     with pytest.warns(RuntimeWarning, match="the arrays need 76 bytes on each device, 75 more than the 1 of") as caught:
         assert rule.apply([struct(8, 16), struct(3)]) == [P("data", "model"), P()]
-    assert [one.filename for one in caught] == [__file__]
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_bytes_are_those_of_the_data():
