@@ -68,15 +68,15 @@ def test_the_picture_says_which_devices_hold_which_part(auto_mesh):
     text = shown({"x": x, "y": y, "z": z}, width=200)
     (cells,) = held(text, "dim 0 over model x data (8): 1 array")
     for index, devices in enumerate(cells):
-        (part,) = (shard.data for shard in x.addressable_shards if shard.device.id in devices)
+        (part,) = (np.asarray(shard.data) for shard in x.addressable_shards if shard.device.id in devices)
         np.testing.assert_array_equal(part, np.arange(32.0).reshape(8, 4)[index : index + 1])
     for row, line in enumerate(held(text, "dim 0 over model (2), dim 1 over data (4): 1 array")):
         for column, devices in enumerate(line):
-            (part,) = (shard.data for shard in y.addressable_shards if shard.device.id in devices)
+            (part,) = (np.asarray(shard.data) for shard in y.addressable_shards if shard.device.id in devices)
             assert part[0, 0] == 16 * row + 4 * column
     (cells,) = held(text, "dim 1 over model (2): 1 array")
     for index, devices in enumerate(cells):
-        parts = [shard.data for shard in z.addressable_shards if shard.device.id in devices]
+        parts = [np.asarray(shard.data) for shard in z.addressable_shards if shard.device.id in devices]
         assert [part[0, 0, 0] for part in parts] == [8 * index] * 4
 
 
