@@ -1,36 +1,40 @@
-"""Meshes over the devices of one process, whichever way they are built."""
+"""Meshes over the devices of one process, whichever way they are built; abstract, on the CPU, and active ones."""
+
+import threading
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec as P
 
 import axonym as nym
-from axonym.mesh import create_mesh, parse_mesh_from_string
+from axonym.mesh import (
+    cpu_context,
+    create_abstract_mesh,
+    create_cpu_mesh,
+    create_mesh,
+    force_cpu,
+    parse_mesh_from_string,
+    set_mesh,
+)
+
+from ..refusals import refusal
 
 
-def test_the_defaults_are_one_axis_over_everything():
+ONES = np.ones(8, np.float32)
+
+
+def test_a_mesh_has_the_axes_in_order_and_the_devices_in_theirs_whoever_builds_it():
     mesh = create_mesh()
     assert dict(mesh.shape) == {"dp": 1, "fsdp": 8, "ep": 1, "tp": 1, "sp": 1}
     assert mesh.axis_types == (AxisType.Auto,) * 5
-
-
-def test_a_mesh_has_the_axes_in_order_and_the_devices_in_theirs():
-    mesh = create_mesh((2, 4), ("data", "model"))
-    assert isinstance(mesh, Mesh)
-    assert dict(mesh.shape) == {"data": 2, "model": 4}
-    assert mesh.devices.ravel().tolist() == jax.devices()
-
-
-@given(sizes=st.permutations([1, 2, 4]), kind=st.sampled_from([None, "explicit", "manual"]))
-@settings(deadline=None, max_examples=20)
-def test_the_builder_does_not_change_the_mesh(sizes, kind):
-    names = ("a", "b", "c")
-    ours = create_mesh(sizes, names, axis_types=kind)
-    jaxs = create_mesh(sizes, names, axis_types=kind, use_jax=True)
-    assert ours == jaxs
-    assert ours.devices.tolist() == jaxs.devices.tolist()
+    for kind, sizes in [(None, (2, 4)), ("explicit", (4, 2)), ("manual", (1, 8))]:
+        mesh = create_mesh(sizes, ("data", "model"), axis_types=kind)
+        assert isinstance(mesh, Mesh)
+        assert dict(mesh.shape) == {"data": sizes[0], "model": sizes[1]}
+        assert mesh.devices.ravel().tolist() == jax.devices()
+        assert mesh == create_mesh(sizes, ("data", "model"), axis_types=kind, use_jax=True)
 
 
 def test_a_mapping_gives_names_and_sizes():
@@ -50,65 +54,312 @@ def test_a_mapping_gives_names_and_sizes():
         nym.create_mesh({3: 8})  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("use_jax", [False, True])
-def test_devices_make_a_sub_mesh_in_their_order(use_jax):
+def test_devices_make_a_sub_mesh_in_their_order():
     devices = jax.devices()[5:1:-1]
-    mesh = create_mesh((2, -1), ("a", "b"), devices=devices, use_jax=use_jax)
-    assert mesh.devices.shape == (2, 2)
-    assert mesh.devices.ravel().tolist() == devices
-
-
-def test_devices_of_another_mesh_make_a_sub_mesh():
+    for use_jax in (False, True):
+        mesh = create_mesh((2, -1), ("a", "b"), devices=devices, use_jax=use_jax)
+        assert mesh.devices.shape == (2, 2)
+        assert mesh.devices.ravel().tolist() == devices
     whole = create_mesh((2, 4), ("data", "model"))
     part = create_mesh((2, 2), ("data", "model"), devices=whole.devices[:, :2])
     assert part.devices.tolist() == whole.devices[:, :2].tolist()
-
-
-def test_a_string_makes_a_sub_mesh_of_any_axis_types():
-    devices = jax.devices()[4:]
     mesh = parse_mesh_from_string("b:2", ["a", "b"], axis_types="explicit", devices=devices[:2])
     assert mesh == create_mesh((1, 2), ("a", "b"), axis_types="explicit", devices=devices[:2])
-
-
-def test_a_backend_gives_its_devices():
-    assert create_mesh((8,), ("a",), backend="cpu") == create_mesh((8,), ("a",))
-    assert parse_mesh_from_string("8", ["a"], backend="cpu") == create_mesh((8,), ("a",))
-
-
-def test_a_backend_that_is_not_there_is_an_error():
+    assert create_mesh((8,), ("a",), backend="cpu") == parse_mesh_from_string("8", ["a"], backend="cpu")
     with pytest.raises(RuntimeError, match="nonsense"):
         create_mesh((8,), ("a",), backend="nonsense")
 
 
 def test_devices_that_cannot_be_used_are_an_error():
     device = jax.devices()[0]
-    with pytest.raises(ValueError, match="`devices` is empty"):
-        create_mesh((1,), ("a",), devices=[])
-    with pytest.raises(ValueError, match="`devices` holds cpu:0 twice"):
-        create_mesh((2,), ("a",), devices=[device, device])
-    with pytest.raises(ValueError, match="`devices` and `backend='cpu'` were both given"):
+    for devices, kind, text in [
+        ([], ValueError, "`devices` is empty"),
+        ([device, device], ValueError, "`devices` holds cpu:0 twice"),
+        ([0, 1], TypeError, "`devices` holds 0, which is not a device"),
+        (device, TypeError, "`devices` is a sequence of devices"),
+    ]:
+        with refusal(text, kind):
+            create_mesh((2,), ("a",), devices=devices)
+    with refusal("`devices` and `backend='cpu'` were both given"):
         create_mesh((1,), ("a",), backend="cpu", devices=[device])
-    with pytest.raises(TypeError, match="`devices` holds 0, which is not a device"):
-        create_mesh((2,), ("a",), devices=[0, 1])
-    with pytest.raises(TypeError, match="`devices` is a sequence of devices"):
-        create_mesh((1,), ("a",), devices=device)
 
 
-def test_a_mesh_is_made_of_the_devices_that_are_there_now(monkeypatch):
-    whole = create_mesh()
-    part = jax.devices()[:4]
-    monkeypatch.setattr(jax, "devices", lambda backend=None: part)
-    assert create_mesh().devices.ravel().tolist() == part
+# Abstract meshes
+
+
+def test_an_abstract_mesh_has_the_sizes_and_types_that_were_asked():
+    for axis_types, expected in [
+        (None, (AxisType.Auto, AxisType.Auto)),
+        ("explicit", (AxisType.Explicit, AxisType.Explicit)),
+        (["auto", AxisType.Manual], (AxisType.Auto, AxisType.Manual)),
+    ]:
+        mesh = create_abstract_mesh((128, 8), ("data", "model"), axis_types=axis_types)
+        assert isinstance(mesh, AbstractMesh)
+        assert dict(mesh.shape) == {"data": 128, "model": 8}
+        assert mesh.axis_types == expected
+    with refusal("`device_count` holds 8.0, which is not an integer", TypeError):
+        create_abstract_mesh((2, 4), ("a", "b"), device_count=8.0)
+
+
+def test_a_size_of_an_abstract_mesh_is_inferred_from_the_number_stated():
+    mesh = create_abstract_mesh((-1, 8), ("data", "model"), device_count=1024)
+    assert dict(mesh.shape) == {"data": 128, "model": 8}
+    with refusal("mesh (data: -1, model: 8) has a size to infer from the number of devices; pass"):
+        create_abstract_mesh((-1, 8), ("data", "model"))
+    mesh = create_abstract_mesh("model: 8, data: -1", ("data", "model", "expert"), device_count=1024)
+    assert dict(mesh.shape) == {"data": 128, "model": 8, "expert": 1}
+    with refusal("no mesh axis 'modle' for 'modle:8'; did you mean 'model'?"):
+        create_abstract_mesh("modle:8", ("data", "model"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names", "count", "message"),
+    [
+        (
+            (100, 8),
+            "ab",
+            1024,
+            "needs 800 devices, but there are 1024; the nearest fit is (a: 128, b: 8), or pass `dev",
+        ),
+        ((3, -1), "ab", 8, "mesh (a: 3, b: -1) needs a multiple of 3 devices, but there are 8; the nearest fit is"),
+        ((-2, 4), "ab", None, "mesh axis 'a' has size -2 in mesh (a: -2, b: 4) over 4 devices; sizes are"),
+        ((2, 4), "aa", None, "more than one axis called 'a'; the nearest fit is (a: 2, a_2: 4)"),
+        ((10**12, 2), "aa", None, "the nearest fit is (a: 1000000000000, a_2: 2)"),
+        ((2, 4), "a", None, "`axis_dims` (2, 4) and `axis_names` ('a',) for a mesh over 8 devices have 2 and 1"),
+        ((2, 4), "ab", 0, "`device_count` is 0; a mesh needs at least one device"),
+    ],
+)
+def test_impossible_meshes_are_the_same_errors_as_with_devices(sizes, names, count, message):
+    with refusal(message):
+        create_abstract_mesh(sizes, tuple(names), device_count=count)
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+def test_shapes_and_compiled_functions_are_planned_for_a_machine_that_is_not_there(axis_types):
+    mesh = create_abstract_mesh((128, 8), ("data", "model"), axis_types=axis_types)
+    shapes = (jax.ShapeDtypeStruct((size, 64), jnp.float32) for size in (1024, 1000))
+    shape, wrong = (nym.named(leaf, ("batch", "embed")) for leaf in shapes)
+    mapping = {"batch": "data", "embed": "model"}
+    planned = nym.shard(shape, mapping, mesh)
+    assert planned.array.sharding.shard_shape(planned.array.shape) == (8, 8)
+    assert planned.array.sharding.mesh == mesh
+    text = "axis 'batch' has size 1000, which is not divisible by mesh axis 'data' of size 128"
+    with refusal(text):
+        nym.shard(wrong, mapping, mesh)
+    double = nym.named_jit(lambda x: 2 * x, mapping)
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert double.eval_shape(shape).axes == shape.axes
+        with refusal(text):
+            double.eval_shape(wrong)
+
+
+# The CPU
+
+
+def test_a_cpu_mesh_is_over_all_cpu_devices():
+    mesh = create_cpu_mesh()
+    assert dict(mesh.shape) == {"dp": 1, "fsdp": 8, "ep": 1, "tp": 1, "sp": 1}
+    assert {device.platform for device in mesh.devices.flat} == {"cpu"}
+    assert create_cpu_mesh((2, 4), ("a", "b")) == create_mesh((2, 4), ("a", "b"))
+    assert create_cpu_mesh((8,), ("a",), axis_types="explicit").axis_types == (AxisType.Explicit,)
+    with refusal("the nearest fit is (a: 2, b: 4)"):
+        create_cpu_mesh((3, 4), ("a", "b"))
+
+
+def test_the_devices_that_are_there_now_count_and_for_a_cpu_mesh_not_those_of_the_default_backend(monkeypatch):
+    cpus, here, whole = jax.devices("cpu"), jax.local_devices(backend="cpu"), create_mesh()
+    # As on a machine whose default backend is another one, with fewer devices and two processes.
+    monkeypatch.setattr(jax, "devices", lambda backend=None: {"cpu": cpus, None: cpus[:4]}[backend])
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: {"cpu": here}[backend])
+    monkeypatch.setattr(jax, "device_count", lambda backend=None: 4)
+    monkeypatch.setattr(jax, "process_count", lambda backend=None: 2)
+    assert create_cpu_mesh().devices.ravel().tolist() == cpus
+    with cpu_context() as mesh:
+        assert mesh.devices.size == 8
+    monkeypatch.setattr(jax, "process_count", lambda backend=None: 1)
+    assert create_mesh().devices.ravel().tolist() == cpus[:4]
     monkeypatch.undo()
     assert create_mesh() == whole
 
 
+def test_force_cpu_sets_the_default_device():
+    cpu = jax.local_devices(backend="cpu")[0]
+    x = jax.device_put(ONES, jax.devices()[3])
+    for before in (None, jax.devices()[3]):
+        with jax.default_device(before):
+            with force_cpu() as device:
+                assert device == jax.config.jax_default_device == jnp.ones(3).device == cpu
+                assert (x + 1).device == x.device, "a committed array stays where it is"
+            assert jax.config.jax_default_device == before
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_force_cpu_holds_while_a_mesh_is_active(planned):
+    outer = create_mesh((2, 4), ("a", "b"))
+    chosen = outer.abstract_mesh if planned else outer
+    with set_mesh(chosen):
+        with force_cpu() as device:
+            assert jnp.ones(3).sharding.device_set == nym.ones({"x": 8}).sharding.device_set == {device}
+            assert jax.sharding.get_abstract_mesh().empty
+            with set_mesh(outer):
+                assert jnp.ones(3).sharding.device_set == set(jax.devices())
+        with pytest.raises(RuntimeError, match="stop"), force_cpu():
+            raise RuntimeError("stop")
+        assert jax.sharding.get_abstract_mesh() == outer.abstract_mesh
+        assert planned or jax.sharding.get_mesh() == outer
+    assert jax.sharding.get_abstract_mesh().empty
+
+
+def test_a_function_can_be_decorated_to_run_on_the_cpu():
+    @force_cpu()
+    def device():
+        return jnp.ones(3).device
+
+    @cpu_context()
+    def shape():
+        return dict(jax.sharding.get_mesh().shape)
+
+    with jax.default_device(jax.devices()[3]):
+        assert [device(), device()] == [jax.devices()[0]] * 2
+        assert shape()["fsdp"] == shape()["fsdp"] == 8
+        assert jnp.ones(3).device == jax.devices()[3]
+
+    @jax.jit
+    def double(x):
+        with force_cpu():
+            assert jax.sharding.get_abstract_mesh() == outer.abstract_mesh, "traced functions keep their mesh"
+            return 2 * x
+
+    outer = create_mesh((8,), ("a",))
+    with jax.set_mesh(outer):
+        assert double(ONES).tolist() == [2] * 8
+
+
+def test_the_cpu_context_sets_mesh_and_device_and_takes_bare_partition_specs():
+    with cpu_context() as mesh:
+        assert mesh == create_cpu_mesh() == jax.sharding.get_mesh()
+        assert jax.config.jax_default_device == jax.local_devices(backend="cpu")[0]
+        x = jax.device_put(ONES, P("fsdp"))
+        y = jax.jit(jax.shard_map(lambda x: x + 1, in_specs=P("fsdp"), out_specs=P("fsdp")))(x)
+        with cpu_context((2, -1), ("data", "model"), axis_types="explicit") as inner:
+            assert jax.sharding.get_mesh() == inner
+            assert dict(inner.shape) == {"data": 2, "model": 4}
+            assert inner.axis_types == (AxisType.Explicit,) * 2
+        assert jax.sharding.get_mesh() == mesh
+    assert x.sharding.mesh == y.sharding.mesh == mesh
+    assert y.sharding.shard_shape(y.shape) == (1,)
+    assert jax.sharding.get_mesh().empty
+    assert jax.config.jax_default_device is None
+
+
+def test_the_cpu_context_restores_after_an_exception_and_is_of_one_thread():
+    outer, seen = create_mesh((2, 4), ("a", "b")), []
+
+    def look():
+        seen.append((jax.config.jax_default_device, jax.sharding.get_mesh().empty))
+        with set_mesh(outer):
+            seen.append(jax.sharding.get_mesh() == outer)
+
+    with jax.set_mesh(outer), jax.default_device(jax.devices()[3]):
+        with pytest.raises(RuntimeError, match="stop"), cpu_context():
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
+            raise RuntimeError("stop")
+        for sizes, options, text in [((3,), {}, "needs 3 devices, but"), ((8,), {"axis_types": "manual"}, "manual")]:
+            with pytest.raises(ValueError, match=text), cpu_context(sizes, ("a",), **options):
+                pass
+        assert jax.sharding.get_mesh() == outer
+        assert jax.config.jax_default_device == jax.devices()[3]
+    assert jax.sharding.get_mesh().empty
+    assert seen == [(None, True), True]
+
+
+# Active meshes
+
+
+def active_meshes():
+    return jax.sharding.get_mesh(), jax.sharding.get_abstract_mesh()
+
+
+def test_a_mesh_is_active_within_a_block_and_within_jit(mesh):
+    jax.set_mesh(None)
+    with set_mesh(mesh):
+        assert jax.sharding.get_mesh() == mesh
+        x = nym.shard(nym.NamedArray(ONES, "batch"), {"batch": "data"})
+        y = jax.device_put(ONES, P("data"))
+        z = jax.jit(lambda: nym.shard(nym.ones({"batch": 8}), {"batch": "data"}))()
+    assert jax.sharding.get_mesh().empty
+    assert x.array.sharding == y.sharding == z.sharding
+    assert x.array.sharding.mesh == mesh
+
+
+def test_a_mesh_is_active_after_a_plain_call(auto_mesh, explicit_mesh):
+    planned = create_abstract_mesh((128, 8), ("data", "model"))
+    set_mesh(auto_mesh)
+    assert jax.sharding.get_mesh() == auto_mesh
+    set_mesh(planned)
+    assert jax.sharding.get_abstract_mesh() == planned
+    set_mesh(explicit_mesh)
+    assert active_meshes() == (explicit_mesh, explicit_mesh.abstract_mesh)
+    set_mesh(None)
+    assert [mesh.empty for mesh in active_meshes()] == [True, True]
+
+
+def test_the_previous_mesh_is_active_after_a_block(auto_mesh, explicit_mesh):
+    with set_mesh(auto_mesh):
+        with pytest.raises(RuntimeError, match="stop"), set_mesh(explicit_mesh):
+            raise RuntimeError("stop")
+        assert jax.sharding.get_mesh() == auto_mesh
+        with set_mesh(None):
+            assert jax.sharding.get_mesh().empty
+        assert jax.sharding.get_mesh() == auto_mesh
+        with jax.set_mesh(explicit_mesh), set_mesh(auto_mesh):
+            assert jax.sharding.get_mesh() == auto_mesh
+    assert jax.sharding.get_mesh().empty
+
+
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
-def test_a_mesh_shards(axis_types):
-    mesh = create_mesh((2, 4), ("data", "model"), axis_types=axis_types)
-    spec = PartitionSpec("data", "model")
-    x = jax.device_put(np.arange(64.0).reshape(8, 8), NamedSharding(mesh, spec))
-    with jax.set_mesh(mesh):
-        y = jax.jit(lambda x: 2 * x)(x)
-    assert y.sharding.shard_shape(y.shape) == (4, 2)
-    assert float(y.sum()) == 64 * 63
+def test_an_abstract_mesh_takes_the_place_of_one_with_devices(auto_mesh, axis_types):
+    planned = create_abstract_mesh((128, 8), ("data", "model"), axis_types=axis_types)
+    shapes = nym.named(jax.ShapeDtypeStruct((1024,), jnp.float32), ("batch",))
+    with set_mesh(auto_mesh):
+        before = active_meshes()
+        with set_mesh(planned):
+            assert jax.sharding.get_mesh().empty
+            assert jax.sharding.get_abstract_mesh() == planned
+            assert nym.shard(shapes, {"batch": "data"}).array.sharding.shard_shape((1024,)) == (8,)
+        assert active_meshes() == before
+        with pytest.raises(RuntimeError, match="stop"), set_mesh(planned):
+            raise RuntimeError("stop")
+        assert active_meshes() == before
+
+
+MAKE = "make one of devices with `create_mesh(sizes, names, devices=...)`"
+
+
+def test_other_values_are_an_error_with_what_makes_a_mesh(auto_mesh):
+    devices = jax.devices()
+    with set_mesh(auto_mesh):
+        for value, text in [
+            ("data:4", "a string; make one of it with `parse_mesh_from_string`"),
+            ({"data": 8}, "a `dict`; make one of it with `create_mesh`"),
+            (devices, f"a `list`; {MAKE}"),
+            (devices[0], f"a `Device`; {MAKE}"),
+            (np.array(devices), f"a `ndarray`; {MAKE}"),
+            (create_mesh, "the function `create_mesh`; call it if it makes one"),
+            (8, "a `int`; make one with `create_mesh`"),
+        ]:
+            with refusal(f"`set_mesh` takes a mesh, not {text}", TypeError):
+                set_mesh(value)
+            assert jax.sharding.get_mesh() == auto_mesh
+
+
+@pytest.mark.parametrize("create", [create_mesh, create_abstract_mesh])
+def test_a_mesh_with_manual_axes_or_within_jit_is_not_set(create):
+    with refusal("mesh axis 'model' is Manual, and the axes of an active mesh are Auto or Explicit; make"):
+        set_mesh(create((4, 2), ("data", "model"), axis_types=("auto", "manual")))
+    mesh = create((4, 2), ("data", "model"))
+    with refusal("only be used outside of `jax.jit`"):
+        jax.jit(lambda: set_mesh(mesh))()
+    assert jax.sharding.get_abstract_mesh().empty

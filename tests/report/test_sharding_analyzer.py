@@ -1,30 +1,35 @@
-"""`ShardingAnalyzer`: its mesh, the memory it tells against real arrays, and the reports it makes."""
+"""`ShardingAnalyzer`: what is wrong with specs, the memory they take, and where arrays lie."""
 
+import itertools
 import math
 from typing import Any
 
+import equinox as eqx
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+from hypothesis import given, settings
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import axonym as nym
+from axonym.report import LayerTime, TimeByLayer
+
+from ..refusals import refusal
 
 
-SPECS = [
-    P(),
-    P("data"),
-    P("model"),
-    P(("data", "model")),
-    P(None, "model"),
-    P("model", "data"),
-    P(None, ("model", "data")),
-]
+def problems(tree: Any, specs: Any) -> list[str]:
+    """What is wrong with specs on the mesh in force."""
+    return nym.ShardingAnalyzer().validate_partition_specs(tree, specs)
 
 
 def shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def named(**sizes: int) -> nym.NamedArray:
+    return nym.NamedArray(shape(*sizes.values()), tuple(sizes))
 
 
 def held(x: jax.Array) -> int:
@@ -33,74 +38,238 @@ def held(x: jax.Array) -> int:
     return sum(-(-math.prod(part.data.shape) * bits // 8) for part in x.addressable_shards)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_what_jax_takes_has_no_problems(auto_mesh):
+    specs = [None, P(), P("data"), P(None, "model"), P(("data", "model")), P(("model",), ("data",)), P((), None)]
+    specs.append(NamedSharding(auto_mesh.abstract_mesh, P("model")))
+    with jax.set_mesh(auto_mesh):
+        assert problems([shape(8, 4) for _ in specs], specs) == []
+
+
+ONE_ARRAY = [
+    (P("data", None, "model"), "P('data', None, 'model') has 3 entries, the array (8, 6) has 2 dimensions; "),
+    (P(None, None, None), "has 3 entries, the array (8, 6) has 2 dimensions; leave out the last"),
+    (P("modle"), "dimension 0: no mesh axis 'modle' in (data: 4, model: 2); did you mean 'model'?"),
+    (P("model", "model"), "mesh axis 'model' shards both dimension 0 and dimension 1; leave it out of one"),
+    (P(("model", "model")), "mesh axis 'model' shards dimension 0 twice; leave it out of one"),
+    (P(None, "data"), "dimension 1 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size"),
+    (P(None, ("data", "model")), "not divisible by mesh axis 'data' of size 4 x 'model' of size 2; the next size"),
+    (P(3), "dimension 0: an entry is a name of a mesh axis, a tuple of names, or None, not 3"),
+    (P(("data", None)), "dimension 0: an entry is a name of a mesh axis, a tuple of names, or None, not None"),
+    (P(unreduced={"stage"}), "unreduced: no mesh axis 'stage' in (data: 4, model: 2)"),
+    ("data", "a string is not a spec; write P('data')"),
+    (("data", None), "`tuple` is not a spec; write P('data', None)"),
+    (["data"], "`list` is not a spec; write P('data')"),
+    (3, "`int` is not a spec; give a `PartitionSpec`, or None to replicate it"),
+    ({"a": P()}, "`dict` is not a spec; give a `PartitionSpec`"),
+    (np.ones(2), "`ndarray` is not a spec"),
+    (jax.ShapeDtypeStruct((), "int32"), "`ShapeDtypeStruct` is not a spec"),
+]
+
+
+@pytest.mark.parametrize(("spec", "message"), ONE_ARRAY, ids=[str(number) for number in range(len(ONE_ARRAY))])
+def test_each_problem_is_said_with_its_path(mesh, spec, message):
+    (problem,) = problems({"head": {"weight": shape(8, 6)}}, {"head": {"weight": spec}})
+    assert problem.startswith("['head']['weight']: ")
+    assert message in problem
+
+
+def test_all_problems_of_specs_are_said_once(mesh):
+    assert problems(shape(6), P("data")) == [
+        "dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 8"
+    ]
+    result = problems(shape(7, 6), P("modle", "data", 5))
+    message = ("3 entries", "'modle'", "size 6", "not 5")
+    assert [part in problem for part, problem in zip(message, result, strict=True)] == [True] * 4
+    assert len(problems(shape(8), P(("model", "model", "model")))) == 1
+    layer = {"weight": shape(7, 6)}
+    result = problems([layer, layer], [{"weight": P("data")}, {"weight": P("data")}])
+    assert [problem.split(":")[0] for problem in result] == ["[0]['weight']", "[1]['weight']"]
+
+
+class Layer(eqx.Module):
+    weight: Any = nym.field(axis_names=("embed", "mlp"))
+    kind: str = eqx.field(static=True, default="relu")
+
+
+def test_axes_with_names_are_called_by_them(mesh):
+    x = named(batch=8, embed=6)
+    (problem,) = problems({"x": x}, {"x": P("model", "model")})
+    pair = "both axis 'batch' and axis 'embed'"
+    assert problem == f"['x']: mesh axis 'model' shards {pair}; leave it out of one of the entries"
+    assert problems([x, x], [P("data"), jax.tree.map(lambda _: P("data"), x)]) == []
+    assert len(problems([x, x], [P(None, "data"), jax.tree.map(lambda _: P(None, "data"), x)])) == 2
+    (problem,) = problems(Layer(shape(8, 6)), P(None, "data"))
+    assert problem.startswith(".weight: axis 'mlp' has size 6")
+    assert problems(Layer(shape(8, 8)), Layer(P("data"))) == []
+    (problem,) = problems(Layer(shape(8, 8)), Layer(P("data"), "gelu"))
+    assert "the specs have a `Layer` whose static fields differ from the tree's; use the same" in problem
+
+
+def test_one_spec_stands_for_all_below_it(mesh):
+    tree = {"a": [shape(8), shape(6)], "b": (shape(4), None, "relu")}
+    result = problems(tree, {"a": P("data"), "b": P("data")})
+    assert [problem.split(":")[0] for problem in result] == ["['a'][1]"]
+    assert len(problems(tree, P("data"))) == 1
+    assert problems(tree, None) == []
+
+
+def test_leaves_that_are_no_arrays_need_no_spec(mesh):
+    tree = {"x": shape(8), "fn": len, "name": "relu", "rate": 0.1, "none": None, "key": jax.random.key(0)}
+    assert problems(tree, {**tree, "x": P("data"), "key": P()}) == []
+    assert problems(tree, {"x": P("data"), "key": None}) == []
+    assert problems(tree, jax.tree.map(lambda _: P(), tree)) == []
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        ({"a": P()}, ["['b']: no spec is given for it; add one, or None to replicate it"]),
+        ({"a": P(), "b": {}}, ["['b']['w']: no spec is given for it; add one, or None to replicate it"]),
+        ({"a": P(), "b": P(), "bb": P()}, ["['bb']: a spec is given for it, and the tree has no such part; did you"]),
+        ({"a": P(), "b": [P()]}, ["['b']: the specs have a list where the tree has a dict; use the same, or one spec"]),
+        ([P(), P()], ["the specs have a list where the tree has a dict; use the same, or one spec for all arrays in"]),
+        ("data", ["a string is not a spec; write P('data')"]),
+        (("data", None), ["`tuple` is not a spec; write P('data', None)"]),
+        ({"a": {"w": P()}, "b": P()}, ["['a']: `dict` is not a spec; give a `PartitionSpec`, or None"]),
+        ({"a": P(), "b": P(), 3: P()}, ["JAX cannot flatten the tree of specs: "]),
+    ],
+    ids=["missing", "missing below", "extra", "list", "list at the top", "string", "tuple", "too deep", "keys"],
+)
+def test_specs_of_another_structure_are_said_where_they_differ(mesh, specs, message):
+    result = problems({"a": shape(8), "b": {"w": shape(8)}}, specs)
+    assert [problem.startswith(part) for problem, part in zip(result, message, strict=True)] == [True]
+
+
+def test_a_sharding_on_another_mesh_is_a_problem(mesh):
+    second = nym.create_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
+    (problem,) = problems(shape(8), NamedSharding(second, P("data")))
+    meshes = "(data: 2, model: 2), not on (data: 4, model: 2)"
+    assert problem == f"its sharding is on the mesh {meshes}; give its `PartitionSpec`"
+    assert problems(shape(8), NamedSharding(mesh, P("data"))) == []
+    reordered = nym.create_mesh((4, 2), ("data", "model"), devices=jax.devices()[::-1])
+    (problem,) = problems(shape(8), NamedSharding(reordered, P("data")))
+    assert "is on the mesh (data: 4, model: 2), of other devices or types of mesh axes; give its" in problem
+    (problem,) = problems(shape(8), jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    assert problem == "`SingleDeviceSharding` is not on a mesh; give its `PartitionSpec`"
+
+
+def test_some_specs_need_mesh_axes_of_their_type(auto_mesh, explicit_mesh):
+    spec, tree = P(P.UNCONSTRAINED, "model"), shape(8, 4)
+    auto, explicit = nym.ShardingAnalyzer(auto_mesh), nym.ShardingAnalyzer(explicit_mesh)
+    assert auto.validate_partition_specs(tree, spec) == []
+    (problem,) = explicit.validate_partition_specs(tree, spec)
+    assert problem == "dimension 0 is left to the compiler, which only Auto mesh axes allow, and the mesh has none"
+    for kind in ("unreduced", "reduced"):
+        spec = P("data", **{kind: {"model"}})
+        assert explicit.validate_partition_specs(tree, spec) == []
+        (problem,) = auto.validate_partition_specs(tree, spec)
+        assert problem == f"{kind}: mesh axis 'model' is not Explicit, and an array can be {kind} over such alone"
+
+
+def test_manual_mesh_axes_are_in_no_spec_and_divide_nothing(auto_mesh):
+    seen = []
+
+    def inside(x):
+        report = nym.ShardingAnalyzer().sharding_report({"x": x}, P(None, "model"))
+        seen.append((problems(x, P("data")), problems(x, P(None, "model")), report))
+        return x
+
+    with jax.set_mesh(auto_mesh):
+        part = P("data")
+        jax.jit(jax.shard_map(inside, in_specs=part, out_specs=part, axis_names={"data"})).trace(shape(8, 4))
+    wrong, right, report = seen[0]
+    assert wrong == ["dimension 0: mesh axis 'data' is Manual here, where no spec can name it; leave it out"]
+    assert right == []
+    assert report.unused_mesh_axes == {"data": "it is Manual here"}
+    assert report.devices == 2
+    assert "2 devices outside the Manual mesh axes" in str(report)
+
+
+AXES = st.sampled_from(["data", "model", "one", "modle", None, 3])
+ENTRIES = st.one_of(AXES, st.lists(AXES, max_size=3).map(tuple), st.just(P.UNCONSTRAINED))
+ANY_SPEC = st.lists(ENTRIES, max_size=4).map(lambda entries: P(*entries))
+SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 4, 6, 8, 16]), max_size=3).map(tuple)
+TYPES = st.sampled_from([AxisType.Auto, AxisType.Explicit])
+
+
+@settings(max_examples=120)
+@given(SHAPES, ANY_SPEC, st.tuples(TYPES, TYPES, TYPES))
+def test_an_array_has_a_problem_if_and_only_if_jax_refuses_its_spec(sizes, spec, types):
+    mesh = AbstractMesh((4, 2, 1), ("data", "model", "one"), axis_types=types)
+    try:
+        sharding = NamedSharding(mesh, spec)
+        sharding.check_compatible_aval(sizes)
+        sharding.shard_shape(sizes)
+        refused = False
+    except Exception:
+        refused = True
+    tree = {"weight": jax.ShapeDtypeStruct(sizes, jnp.float32)}
+    result = nym.ShardingAnalyzer(mesh).validate_partition_specs(tree, {"weight": spec})
+    assert bool(result) == refused
+    assert all(problem.startswith("['weight']: ") and "JAX refuses" not in problem for problem in result)
+
+
+def test_no_specs_whatever_raise_an_error():
+    analyzer = nym.ShardingAnalyzer(AbstractMesh((4, 2, 1), ("data", "model", "one")))
+    trees = [shape(8), None, "relu", [shape(6, 8), "relu"], (shape(), [shape(8)]), {"a": (shape(6),), "b": None}]
+    wrong = [True, 3, math.nan, "data", "", P("data"), P(3), P(("model", None)), np.ones(2), None]
+    nested = [[], (), {}, *([spec] for spec in wrong), *((spec, spec) for spec in wrong)]
+    nested += [{"a": spec} for spec in wrong] + [{"a": [spec], 0: spec} for spec in wrong]
+    for tree, specs in itertools.product(trees, wrong[:-1] + nested):
+        problems = analyzer.validate_partition_specs(tree, specs)
+        assert len(set(problems)) == len(problems)
+        report = analyzer.sharding_report(tree, specs)
+        assert list(report.problems) == problems
+        assert len(report.leaves) == len([leaf for leaf in jax.tree.leaves(tree) if leaf != "relu"])
+        assert str(report)
+
+
+@pytest.mark.parametrize("spec", [P(), P("data"), P(("data", "model")), P(None, ("model", "data"))], ids=str)
 def test_memory_is_what_the_parts_of_arrays_take(mesh, spec):
-    tree = {"weight": jnp.ones((8, 16), jnp.bfloat16), "named": nym.ones({"batch": 16, "embed": 8})}
-    specs = {"weight": spec, "named": spec}
-    usage = nym.ShardingAnalyzer().estimate_memory_usage(tree, specs)
-    placed = jax.device_put(tree, jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs))
-    parts = [part.data.nbytes for x in jax.tree.leaves(placed) for part in x.addressable_shards]
-    assert usage == {"total_size": 8 * 16 * 2 + 16 * 8 * 4, "size_per_device": sum(parts) // 8}
-    assert usage["size_per_device"] * mesh.size == sum(parts)
+    dtypes = ["float32", "bfloat16", "int4", "uint2", "bool", "float8_e4m3fn", "complex64"]
+    tree = [np.zeros((8, 8), dtype) for dtype in dtypes]
+    tree.append(nym.NamedArray(np.ones((16, 8), np.float32), ("batch", "embed")))
+    usage = nym.ShardingAnalyzer().estimate_memory_usage(tree, spec)
+    placed = jax.tree.leaves(jax.device_put(tree, NamedSharding(mesh, spec)))
+    assert usage["size_per_device"] * mesh.size == sum(map(held, placed))
+    assert usage["total_size"] == sum(x.size * jax.dtypes.itemsize_bits(x.dtype) // 8 for x in placed)
 
 
-@pytest.mark.parametrize("dtype", ["int4", "uint2", "bool", "float8_e4m3fn", "complex64"])
-@pytest.mark.parametrize("spec", [P(), P("data"), P(("data", "model"))], ids=str)
-def test_memory_counts_elements_of_any_number_of_bits(auto_mesh, dtype, spec):
-    tree = [np.zeros((8, 3), dtype), np.zeros((8,), dtype)]
-    usage = nym.ShardingAnalyzer(auto_mesh).estimate_memory_usage(tree, spec)
-    placed = jax.device_put(tree, NamedSharding(auto_mesh, spec))
-    assert usage["size_per_device"] * auto_mesh.size == sum(map(held, placed))
-    assert usage["total_size"] == sum(-(-x.size * jax.dtypes.itemsize_bits(x.dtype) // 8) for x in tree)
-
-
-def test_memory_of_random_keys_is_that_of_their_data(auto_mesh):
+def test_memory_of_random_keys_odd_shapes_and_meshes_without_devices(auto_mesh):
     keys = jax.random.split(jax.random.key(0), 8)
-    usage = nym.ShardingAnalyzer(auto_mesh).estimate_memory_usage({"keys": keys}, {"keys": P("data")})
-    placed = jax.device_put(keys, NamedSharding(auto_mesh, P("data")))
-    assert usage == {"total_size": keys.nbytes, "size_per_device": placed.addressable_shards[0].data.nbytes}
-
-
-@pytest.mark.parametrize("tree", [{}, None, [], {"fn": len, "name": "relu"}], ids=str)
-def test_a_tree_without_arrays_needs_no_memory(auto_mesh, tree):
     analyzer = nym.ShardingAnalyzer(auto_mesh)
-    assert analyzer.estimate_memory_usage(tree, tree) == {"total_size": 0, "size_per_device": 0}
-    assert analyzer.validate_partition_specs(tree, tree) == []
-    report = analyzer.sharding_report(tree, P())
-    assert (report.leaves, report.bytes, report.imbalance, report.share_whole) == ((), 0, 1.0, 0.0)
-    assert report.unused_mesh_axes == {"data": "there are no arrays", "model": "there are no arrays"}
-    assert "0 arrays" in str(report)
-
-
-def test_memory_of_specs_with_problems_is_refused_with_all_of_them(auto_mesh):
-    tree, specs = {"a": shape(6), "b": shape(8), "c": shape(6)}, {"a": P("data"), "b": P("data"), "c": P("modle")}
-    match = r"for specs with 2 problems:\n\['a'\]: dimension 0 has size 6.*\n\['c'\]: dimension 0: no mesh axis 'modle'"
-    with pytest.raises(ValueError, match=match):
-        nym.ShardingAnalyzer(auto_mesh).estimate_memory_usage(tree, specs)
-
-
-def test_memory_is_told_for_meshes_without_devices():
+    placed = jax.device_put(keys, NamedSharding(auto_mesh, P("data")))
+    part = placed.addressable_shards[0].data.nbytes
+    assert analyzer.estimate_memory_usage(keys, P("data")) == {"total_size": keys.nbytes, "size_per_device": part}
+    odd = analyzer.estimate_memory_usage(shape(8, 3, dtype="uint2"), P("data"))
+    assert odd == {"total_size": 6, "size_per_device": 2}
     mesh = AbstractMesh((1, 64, 8), ("data", "fsdp", "tensor"))
     usage = nym.ShardingAnalyzer(mesh).estimate_memory_usage(shape(4096, 14336), P("fsdp", "tensor"))
     assert usage == {"total_size": 4096 * 14336 * 4, "size_per_device": 4096 * 14336 * 4 // 512}
+    tree, specs = {"a": shape(6), "b": shape(8), "c": shape(6)}, {"a": P("data"), "b": P("data"), "c": P("modle")}
+    text = r"for specs with 2 problems:\n\['a'\]: dimension 0 has size 6.*\n\['c'\]: dimension 0: no mesh axis 'modle'"
+    with pytest.raises(ValueError, match=text):
+        analyzer.estimate_memory_usage(tree, specs)
+    for tree in ({}, None, [], {"fn": len, "name": "relu"}):
+        assert analyzer.estimate_memory_usage(tree, tree) == {"total_size": 0, "size_per_device": 0}
+        assert analyzer.validate_partition_specs(tree, tree) == []
+        report = analyzer.sharding_report(tree, P())
+        assert (report.leaves, report.bytes, report.imbalance, report.share_whole) == ((), 0, 1.0, 0.0)
+        assert report.unused_mesh_axes == {"data": "there are no arrays", "model": "there are no arrays"}
+        assert "0 arrays" in str(report)
 
 
 def test_the_mesh_is_the_one_given_or_the_one_in_force(auto_mesh):
     assert nym.ShardingAnalyzer().mesh is None
     analyzer, second = nym.ShardingAnalyzer(), nym.create_mesh((8,), ("data",))
+    for method in ("validate_partition_specs", "estimate_memory_usage", "sharding_report"):
+        with pytest.raises(ValueError, match=rf"`{method}`.* needs a mesh; set one with `jax.set_mesh"):
+            getattr(analyzer, method)(shape(8), P("data"))
     with jax.set_mesh(auto_mesh):
         assert analyzer.mesh == auto_mesh
         assert nym.ShardingAnalyzer(second).mesh == second
-    with pytest.raises(TypeError, match=r"`mesh` is a mesh, such as `axonym\.create_mesh` returns, not \(4, 2\)\."):
-        nym.ShardingAnalyzer((4, 2))
     assert repr(nym.ShardingAnalyzer()) == "ShardingAnalyzer()"
     assert repr(nym.ShardingAnalyzer(second)).startswith("ShardingAnalyzer(Mesh(")
-
-
-@pytest.mark.parametrize("method", ["validate_partition_specs", "estimate_memory_usage", "sharding_report"])
-def test_specs_need_a_mesh(method):
-    with pytest.raises(ValueError, match=rf"`{method}`.* needs a mesh; set one with `jax.set_mesh\(mesh\)` or pass"):
-        getattr(nym.ShardingAnalyzer(), method)(shape(8), P("data"))
 
 
 def test_a_rule_stands_for_the_specs_that_it_gives(mesh):
@@ -117,60 +286,57 @@ def test_a_rule_stands_for_the_specs_that_it_gives(mesh):
 
 
 def test_without_specs_a_report_goes_by_the_shardings_of_the_arrays(mesh):
+    values = np.ones((8, 4), np.float32)
     tree = {
-        "weight": jax.device_put(jnp.ones((8, 4)), NamedSharding(mesh, P("data", None))),
-        "whole": jax.device_put(jnp.ones((8, 4)), NamedSharding(mesh, P())),
+        "weight": jax.device_put(values, NamedSharding(mesh, P("data", None))),
+        "whole": jax.device_put(values, NamedSharding(mesh, P())),
         "shape": jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("data", "model"))),
     }
     report = nym.ShardingAnalyzer().sharding_report(tree)
-    by_path = {leaf.path: leaf for leaf in report.leaves}
-    assert report.source == "shardings"
-    assert {path: (leaf.spec, leaf.bytes_per_device) for path, leaf in by_path.items()} == {
-        "['shape']": (P("data", "model"), 16),
-        "['weight']": (P("data", None), 32),
-        "['whole']": (P(None, None), 128),
-    }
-    assert by_path["['weight']"].axes[0].why == "its own sharding: 'data'"
-    assert (report.bytes_per_device, report.imbalance) == (176, 1.0)
-
-
-def test_arrays_on_one_device_make_an_imbalance(auto_mesh):
+    shape, weight, whole = report.leaves
+    assert (shape.path, shape.spec, shape.bytes_per_device) == ("['shape']", P("data", "model"), 16)
+    assert (weight.path, weight.spec, weight.bytes_per_device) == ("['weight']", P("data", None), 32)
+    assert (whole.path, whole.spec, whole.bytes_per_device) == ("['whole']", P(None, None), 128)
+    assert weight.axes[0].why == "its own sharding: 'data'"
+    assert (report.source, report.bytes_per_device, report.imbalance) == ("shardings", 176, 1.0)
     with jax.set_mesh(None):
-        report = nym.ShardingAnalyzer(auto_mesh).sharding_report({"a": jnp.ones((8, 4)), "b": np.ones(4, np.float32)})
+        tree = {"a": jax.device_put(values), "b": values[0]}
+        report = nym.ShardingAnalyzer(mesh).sharding_report(tree)
+        assert nym.ShardingAnalyzer().sharding_report(tree["a"]).mesh == {}
     assert [leaf.axes[0].why for leaf in report.leaves] == [
         "on one device; 'data' or 'model' could shard it",
         "on the host; 'data' or 'model' could shard it",
     ]
     assert report.bytes_per_device == 128 + 16
     assert report.imbalance == pytest.approx((128 + 16) / (128 / 8 + 16))
-    assert nym.ShardingAnalyzer().sharding_report(jnp.ones(4)).mesh == {}
 
 
-def test_arrays_on_another_mesh_are_reported_as_they_lie(auto_mesh):
+def test_arrays_are_reported_as_they_lie_and_whether_specs_would_move_them(auto_mesh):
     second = nym.create_mesh((2, 4), ("x", "y"))
-    tree = {"weight": jax.device_put(jnp.ones((8, 4)), NamedSharding(second, P("x", "y")))}
+    tree = {"weight": jax.device_put(np.ones((8, 4), np.float32), NamedSharding(second, P("x", "y")))}
     (leaf,) = nym.ShardingAnalyzer(auto_mesh).sharding_report(tree).leaves
     assert (leaf.spec, leaf.bytes_per_device, leaf.unused, leaf.padding) == (P("x", "y"), 16, {}, ())
     assert nym.ShardingAnalyzer().sharding_report(tree).mesh == {"x": 2, "y": 4}
-
-
-def test_a_report_says_where_arrays_lie_that_specs_would_move(auto_mesh):
-    tree = [np.ones(8, np.float32), jax.device_put(jnp.ones(8), NamedSharding(auto_mesh, P("data")))]
+    values = np.ones(8, np.float32)
+    tree = [values, jax.device_put(values, NamedSharding(auto_mesh, P("data")))]
     report = nym.ShardingAnalyzer(auto_mesh).sharding_report(tree, P("data"))
     assert [leaf.now for leaf in report.leaves] == ["on the host", None]
 
 
-def test_traced_arrays_are_reported(mesh):
+def test_traced_arrays_are_checked_and_reported(mesh):
     reports = []
 
     def step(x, y):
         analyzer = nym.ShardingAnalyzer()
+        (problem,) = problems({"y": y}, {"y": P("data")})
+        assert problem.startswith("['y']: axis 'batch' has size 6")
         reports.extend([analyzer.sharding_report({"x": x}, P("data")), analyzer.sharding_report({"x": x, "y": y})])
         return x
 
-    jax.jit(step)(jax.device_put(jnp.ones((8, 4)), NamedSharding(mesh, P("model"))), nym.ones({"batch": 8}))
+    x = jax.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("model")))
+    jax.jit(step).trace(x, named(batch=6))
     assert reports[0].leaves[0].bytes_per_device == 32
-    assert [leaf.bytes for leaf in reports[1].leaves] == [128, 32]
+    assert [leaf.bytes for leaf in reports[1].leaves] == [128, 24]
 
 
 def test_sums_that_are_still_to_be_made_are_reported(explicit_mesh):
@@ -186,26 +352,47 @@ def test_sums_that_are_still_to_be_made_are_reported(explicit_mesh):
     assert analyzer.sharding_report(shape(7, 8), P(None, "data", unreduced={"model"})).leaves[0].padding == ()
 
 
-def test_manual_mesh_axes_divide_nothing(auto_mesh):
-    reports = []
-
-    def inside(x):
-        reports.append(nym.ShardingAnalyzer().sharding_report({"x": x}, P(None, "model")))
-        return x
-
-    with jax.set_mesh(auto_mesh):
-        part = P("data")
-        jax.jit(jax.shard_map(inside, in_specs=part, out_specs=part, axis_names={"data"}))(jnp.ones((8, 4)))
-    assert reports[0].unused_mesh_axes == {"data": "it is Manual here"}
-    assert reports[0].devices == 2
-    assert "2 devices outside the Manual mesh axes" in str(reports[0])
+MESH = nym.create_abstract_mesh((4, 2), ("data", "model"))
+ANALYZER = nym.ShardingAnalyzer(MESH)
+TREE = {"w": jax.ShapeDtypeStruct((8, 4), "float32")}
+SPECS = {"w": P("data")}
+X = nym.NamedArray(TREE["w"], ("batch", "embed"))
+TIMES = TimeByLayer((LayerTime("up", 0.1, 0.0, 1.0, 1),), 1, ("jit_step",))
+NO_MESH = "`mesh` is a mesh, such as `axonym.create_mesh` returns, not 'data'."
+SWAPPED = "The first argument has `PartitionSpec`s in place of arrays; the specs are the second one."
 
 
-def test_the_depth_of_groups_is_not_negative(auto_mesh):
-    with pytest.raises(ValueError, match=r"`depth` is the number of keys of a path that make a group; it was -1\."):
-        nym.ShardingAnalyzer(auto_mesh).sharding_report({}, depth=-1)
+def make_report():
+    return ANALYZER.sharding_report(TREE, SPECS)
 
 
-def test_a_mapping_is_no_tree_of_specs(auto_mesh):
-    with pytest.raises(TypeError, match=r"`axonym.explain\(tree, mapping, mesh\)` explains what it does"):
-        nym.ShardingAnalyzer(auto_mesh).sharding_report(shape(8), nym.AxisMapping({"embed": "data"}))
+TYPES_REFUSED = [
+    (lambda: nym.ShardingAnalyzer((4, 2)), "`mesh` is a mesh, such as `axonym.create_mesh` returns, not (4, 2)."),
+    (lambda: nym.explain(X, {"batch": "data"}, "data"), NO_MESH),
+    (lambda: nym.explain(X, mesh="data"), NO_MESH),
+    (lambda: nym.explain({"batch": "data"}, X, MESH), "A mapping goes from names to"),
+    (lambda: nym.ShardingAnalyzer("data"), NO_MESH),
+    (lambda: ANALYZER.sharding_report(SPECS, TREE), SWAPPED),
+    (lambda: ANALYZER.validate_partition_specs(SPECS, TREE), SWAPPED),
+    (lambda: ANALYZER.estimate_memory_usage(SPECS, TREE), SWAPPED),
+    (lambda: ANALYZER.sharding_report(TREE, nym.AxisMapping()), "`axonym.explain(tree, mapping, mesh)` explains"),
+    (lambda: ANALYZER.sharding_report(TREE, depth="2"), "a path that make a group, an integer; it was '2'."),
+    (lambda: make_report().largest_replicated("2"), "`n` is the number of arrays to return, an integer; it was '2'."),
+    (lambda: make_report().largest_replicated(1.5), "an integer; it was 1.5."),
+    (lambda: make_report().table("2"), "the number of arrays to show, or None for all, an integer; it was '2'."),
+    (lambda: TIMES.table(True), "`limit` is the number of layers to show"),
+    (lambda: ANALYZER.compare(make_report(), TREE), "`compare` takes two `ShardingReport`s, not {'w'"),
+    (lambda: make_report().to_html(None), "The page needs the path of a file, not None."),
+    (lambda: make_report().to_html("report.html", title=3), "`title` is the heading of the page, a string, not 3."),
+    (lambda: make_report().save_lock(None), "The lock needs the path of a file, not None."),
+    (lambda: nym.assert_sharding_lock("a.lock", TREE), "The sharding lock needs the path of a file, not {'w': "),
+    (lambda: nym.create_monitored_function(ANALYZER, P(), abs), "`fn` is a function to"),
+]
+
+
+def test_arguments_of_other_types_or_in_another_order_are_refused():
+    for call, text in TYPES_REFUSED:
+        with refusal(text, TypeError):
+            call()
+    with refusal("`depth` is the number of keys of a path that make a group; it was -1."):
+        ANALYZER.sharding_report(TREE, depth=-1)

@@ -26,14 +26,14 @@ class Block(eqx.Module):
         return x + self.down(nym.tanh(self.up(x)))
 
 
-def test_a_trace_of_devices_is_added_up_by_layer(mesh, tmp_path):
+def test_a_trace_of_devices_is_added_up_by_layer(auto_mesh, tmp_path):
     blocks = nym.nn.Stacked.init(Layers, Block)(key=jax.random.split(jax.random.key(0), Layers.size))
 
     @nym.named_jit(retrace_warning=False)
     def compute_loss(model, x):
         return model["blocks"].fold(x).sum().scalar()
 
-    with nym.axis_mapping({"batch": "data", "mlp": "model"}):
+    with jax.set_mesh(auto_mesh), nym.axis_mapping({"batch": "data", "mlp": "model"}):
         model, x = nym.shard(({"blocks": blocks}, nym.ones((Batch, Embed))))
         step = nym.named_jit(lambda model, x: eqx.filter_grad(compute_loss)(model, x))
         jax.block_until_ready(step(model, x))

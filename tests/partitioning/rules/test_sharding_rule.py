@@ -1,15 +1,132 @@
-"""Rules of one's own: what a class with `apply` alone is taken to say."""
+"""What holds of every sharding rule, rules of one's own, and several rules as one, of which the first decides.
 
+Shapes and meshes are drawn at random from awkward ones, and JAX judges each spec.
+"""
+
+import copy
 import dataclasses
+import functools
+import math
 import pickle
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import axonym as nym
+
+from ...processes import run
+from ...refusals import refusal
+
+
+# Names of mesh axes as people have them, and as they may have them.
+NAMES = ("dp", "fsdp", "ep", "tp", "sp", "data", "model", "x y", "0", "größe", "Batch", "a/b", "None", "stage" * 9)
+ROLES = ("tensor", "fsdp", "expert", "batch")
+AXIS_SIZES = (1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 16, 32)
+SIZES = (0, 1, 2, 3, 5, 6, 7, 8, 9, 12, 31, 48, 96, 127, 257, 384, 768, 1000, 1009, 4096, 14336, 50257, 50304, 10131227)
+KEYS = ("q_proj", "o_proj", "up", "down", "kernel", "weight", "bias", "scale", "embed", "lm_head", "router", "experts")
+
+
+def drawn_mesh(random: np.random.Generator) -> AbstractMesh:
+    """A mesh of one to six axes and at most 512 devices, some Explicit."""
+    names = tuple(str(name) for name in random.permutation(NAMES)[: random.integers(1, 7)])
+    sizes: list[int] = []
+    for _ in names:
+        sizes.append(int(random.choice([size for size in AXIS_SIZES if size * math.prod(sizes) <= 512])))
+    random.shuffle(sizes)
+    types = tuple((AxisType.Auto, AxisType.Explicit)[explicit] for explicit in random.integers(0, 2, len(names)))
+    return AbstractMesh(tuple(sizes), names, axis_types=types)
+
+
+def drawn_shape(random: np.random.Generator, mesh: AbstractMesh) -> tuple[int, ...]:
+    """A shape of rank 0 to 6: primes, round sizes, products of mesh axes, now and then a zero."""
+    multiples = (
+        random.integers(1, 8, size=7) * random.choice(mesh.axis_sizes, size=7) * random.choice(mesh.axis_sizes, 7)
+    )
+    sizes = np.where(random.random(7) < 0.5, random.choice(SIZES, size=7), multiples)
+    return tuple(map(int, sizes[: random.integers(0, 7)]))
+
+
+@functools.cache
+def cases() -> list[tuple[AbstractMesh, list[dict[str, jax.ShapeDtypeStruct]]]]:
+    """Meshes, and trees of arrays to divide over each."""
+    random = np.random.default_rng(20)
+    meshes = [drawn_mesh(random) for _ in range(150)]
+    shapes = [[jax.ShapeDtypeStruct(drawn_shape(random, mesh), jnp.float32) for _ in range(8)] for mesh in meshes]
+    return [
+        (mesh, [{str(random.choice(KEYS)): leaf} for leaf in leaves])
+        for mesh, leaves in zip(meshes, shapes, strict=True)
+    ]
+
+
+def by_roles(mesh: AbstractMesh) -> nym.RoleShardingRule:
+    """The rule of roles, each of the mesh axes in one."""
+    roles: dict[str, Any] = {role: mesh.axis_names[at :: len(ROLES)] for at, role in enumerate(ROLES)}
+    return nym.RoleShardingRule(mesh, **roles)
+
+
+STRATEGIES: dict[str, Callable[[AbstractMesh], Any]] = {
+    "auto": lambda mesh: nym.AutoShardingRule(mesh, min_shard_size=1).apply,
+    "some axes": lambda mesh: nym.AutoShardingRule(mesh, list(mesh.axis_names[::2])).apply,
+    "helper": lambda mesh: nym.MeshPartitionHelper(mesh).partition_specs,
+    "memory": lambda mesh: nym.MemoryConstrainedShardingRule(1, mesh, on_excess="warn").apply,
+    "roles": lambda mesh: by_roles(mesh).apply,
+    "composite": lambda mesh: nym.CompositeShardingRule(nym.PathShardingRule({"bias": P()}), by_roles(mesh)).apply,
+}
+
+
+@pytest.mark.filterwarnings("ignore:sharded as far as the mesh allows:RuntimeWarning")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_jax_accepts_every_spec_and_each_mesh_axis_in_it_divides(strategy: str):
+    kinds: Counter[str] = Counter()
+    for mesh, tree in cases():
+        specs = jax.tree.leaves(STRATEGIES[strategy](mesh)(tree), is_leaf=lambda node: isinstance(node, P))
+        for leaf, spec in zip(jax.tree.leaves(tree), specs, strict=True):
+            entries = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
+            names = [name for entry in entries for name in entry]
+            parts = math.prod(mesh.shape[name] for name in names)
+            assert math.prod(NamedSharding(mesh, spec).shard_shape(leaf.shape)) * parts == leaf.size
+            assert len(set(names)) == len(names)
+            assert all(mesh.shape[name] > 1 for name in names)
+            assert len(spec) == (leaf.ndim if names else 0)
+            if strategy == "some axes":
+                assert set(names) <= set(mesh.axis_names[::2])
+            kinds["whole"] += leaf.ndim > 0 and parts == 1 < mesh.size
+            kinds["several axes on one dimension"] += any(len(entry) > 1 for entry in entries)
+            kinds["several dimensions"] += sum(bool(entry) for entry in entries) > 1
+    assert min(kinds.values()) > 20, kinds
+
+
+PROCESSES = """
+import hashlib
+from benchmarks.models import MODELS
+
+start()
+mesh, tree = nym.create_mesh((2, 1, 4), ("data", "one", "model")), MODELS["gpt2-small"]()
+plans = [
+    nym.AutoShardingRule(mesh).apply(tree),
+    nym.MeshPartitionHelper(mesh).analyze_pytree(tree),
+    nym.MemoryConstrainedShardingRule(70 * 2**20, mesh).apply(tree),
+    nym.RoleShardingRule(mesh, tensor="model", batch="data").apply(tree),
+]
+print("plans", hashlib.sha256(repr(plans).encode()).hexdigest())
+x = nym.MeshPartitionHelper(mesh).auto_shard_pytree(jax.numpy.arange(128.0), 1)
+assert [shard.data.shape for shard in x.addressable_shards] == [(16,)] * 4
+"""
+
+
+@pytest.mark.thorough
+def test_processes_of_any_hash_seed_plan_the_same_and_divide_one_array():
+    """Sets are ordered by hashes, which differ from process to process."""
+    outputs = run(PROCESSES, devices=4, environment=[{"PYTHONHASHSEED": seed} for seed in ("1", "2")])
+    plans = [[line for line in output.splitlines() if line.startswith("plans ")] for output in outputs]
+    assert len(plans[0]) == 1
+    assert plans[0] == plans[1]
 
 
 class Rows(nym.ShardingRule):
@@ -29,43 +146,187 @@ class Named(nym.ShardingRule):
         return jax.tree.map(lambda x: P(self.axis), pytree)
 
 
-def test_a_rule_has_to_have_apply():
-    with pytest.raises(TypeError, match="apply"):
-        nym.ShardingRule()
-
-
 def test_an_empty_spec_of_a_rule_with_apply_alone_says_nothing():
-    class Given(nym.ShardingRule):
-        def apply(self, pytree):
-            return pytree
-
     specs = {"a": P(), "b": P(None, None), "c": P(None, "data"), "d": None, "e": [P((), None)], "f": P(P.UNCONSTRAINED)}
-    said = Given().decide(specs)
-    assert said == {"a": None, "b": None, "c": P(None, "data"), "d": None, "e": [None], "f": P(P.UNCONSTRAINED)}
+    decided = Given(specs, whole=True).decide(specs)
+    assert decided == {"a": None, "b": None, "c": P(None, "data"), "d": None, "e": [None], "f": P(P.UNCONSTRAINED)}
 
 
-def test_a_rule_shows_what_it_was_made_of():
+def test_rules_of_ones_own_are_shown_compared_and_copied():
     rule = Rows()
     assert repr(rule) == "Rows()"
     rule.axis = "data"
     assert repr(rule) == "Rows(axis='data')"
     assert repr(Named("data")) == "Named(axis='data')"
-
-
-def test_a_frozen_dataclass_is_a_rule_that_compares_and_survives_a_copy():
     assert Named("data") == pickle.loads(pickle.dumps(Named("data")))
     assert len({Named("data"), Named("data"), Named("model")}) == 2
-
-
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-def test_a_rule_with_apply_alone_shards_a_tree(mesh, compiled):
-    tree = {"weight": jnp.ones((8, 4)), "bias": jnp.ones(8)}
-    shard = nym.named_jit(nym.shard) if compiled else nym.shard
-    with nym.axis_mapping({}, fallback=Rows()):
-        result = shard(tree)
-    assert (result["weight"].sharding.shard_shape((8, 4)), result["bias"].sharding.shard_shape((8,))) == ((2, 4), (8,))
 
 
 def test_specs_in_place_of_a_named_array_count_as_its_spec():
     tree = {"x": nym.ones({"a": 4, "b": 8}), "y": np.ones((2, 2))}
     assert nym.CompositeShardingRule(Rows()).apply(tree) == {"x": P("data"), "y": P("data")}
+
+
+# Several rules as one
+
+
+class Given(nym.ShardingRule):
+    """Gives whatever it is told to, for each array or for the whole tree."""
+
+    def __init__(self, spec, whole=False):
+        self.spec, self.whole = spec, whole
+
+    def apply(self, pytree):
+        return self.spec if self.whole else jax.tree.map(lambda _: self.spec, pytree)
+
+
+TREE = {"attn": np.ones((4, 8), np.float32), "norm": np.ones(8, np.float32), "mlp": [np.ones((4, 8), np.float32), None]}
+SHAPES = nym.ShapeBasedShardingRule({(None, 8): P("data", None), (8,): P("model")})
+
+
+def test_the_first_rule_that_decides_is_followed_and_a_matched_empty_spec_decides():
+    attention = nym.PathShardingRule([("attn", P(None, "model"))])
+    rule = nym.CompositeShardingRule(attention, SHAPES)
+    assert rule.apply(TREE) == {"attn": P(None, "model"), "norm": P("model"), "mlp": [P("data", None), None]}
+    rule = nym.CompositeShardingRule(nym.PathShardingRule([("norm|mlp", P())]), SHAPES)
+    assert rule.apply(TREE) == {"attn": P("data", None), "norm": P(), "mlp": [P(), None]}
+    rule = nym.CompositeShardingRule(nym.ShapeBasedShardingRule({(None, 8): P(None, None)}), SHAPES)
+    assert rule.apply(TREE) == {"attn": P(None, None), "norm": P("model"), "mlp": [P(None, None), None]}
+    rule = nym.CompositeShardingRule(attention)
+    assert rule.apply(TREE) == {"attn": P(None, "model"), "norm": P(), "mlp": [P(), None]}
+    assert rule.decide(TREE) == {"attn": P(None, "model"), "norm": None, "mlp": [None, None]}
+
+
+def test_a_composite_may_be_part_of_another():
+    inner = nym.CompositeShardingRule(nym.PathShardingRule([("norm", P())]), Given(P()))
+    rule = nym.CompositeShardingRule(inner, SHAPES)
+    assert rule.apply(TREE) == {"attn": P("data", None), "norm": P(), "mlp": [P("data", None), None]}
+    assert rule.rules == (inner, SHAPES)
+
+
+def test_a_strict_rule_leaves_to_others_what_it_does_not_match():
+    strict = nym.PathShardingRule([("attn", P("data"))], strict=True)
+    assert nym.CompositeShardingRule(strict, SHAPES).apply(TREE)["norm"] == P("model")
+    with pytest.raises(ValueError, match=r"the strict `PathShardingRule` .* pattern 'attn' matches no array"):
+        nym.CompositeShardingRule(strict, SHAPES).apply({"mlp": np.ones(8)})
+
+
+def test_a_subclass_that_decides_in_another_way_is_asked_for_that():
+    class Turned(nym.ShapeBasedShardingRule):
+        def apply(self, pytree):
+            return jax.tree.map(lambda _: P("model"), pytree)
+
+    class Keeps(nym.ShapeBasedShardingRule):
+        def decide(self, pytree):
+            return jax.tree.map(lambda _: P(), pytree)
+
+    assert nym.CompositeShardingRule(Keeps({}), SHAPES).apply(TREE) == {"attn": P(), "norm": P(), "mlp": [P(), None]}
+    rule = nym.CompositeShardingRule(Turned({(8,): P("data")}))
+    assert rule.apply(TREE) == {"attn": P("model"), "norm": P("model"), "mlp": [P("model"), None]}
+
+
+def test_an_error_names_the_rule_that_decided(mesh):
+    by_path = nym.PathShardingRule([("norm", P("data"))])
+    own, nested = Given(P("data")), nym.CompositeShardingRule(Given(P("data")))
+    named_own = "the rule `Given`"
+    for rule, name in [(by_path, "the pattern 'norm' of a `PathShardingRule`"), (own, named_own), (nested, named_own)]:
+        text = f"['norm']: {name} gives P('data',) for shape (6,): dimension 0 has size 6, which is not divisible by"
+        with refusal(text):
+            nym.CompositeShardingRule(rule, SHAPES).apply({"norm": jax.ShapeDtypeStruct((6,), jnp.float32)})
+
+
+MESH = AbstractMesh((4, 2), ("data", "model"))
+PAIR = {name: jax.ShapeDtypeStruct((1024, 64), jnp.float32) for name in "ab"}  # 262,144 bytes each
+WHOLE_A = nym.PathShardingRule({"a": P()})
+
+
+def limited(limit, **options):
+    return nym.MemoryConstrainedShardingRule(limit, MESH, **options)
+
+
+def test_a_limit_counts_what_other_rules_have_decided():
+    flat = nym.CompositeShardingRule
+    for nested in (
+        flat,
+        lambda first, second: flat(first, flat(second)),
+        lambda first, second: flat(flat(first), second),
+    ):
+        assert nested(WHOLE_A, limited(300_000)).apply(PAIR) == {"a": P(), "b": P("data", "model")}
+        assert nested(WHOLE_A, limited(393_216)).apply(PAIR) == {"a": P(), "b": P("model", None)}
+        halved = nym.PathShardingRule({"a": P("model")}, uneven="replicate")
+        assert nested(halved, limited(393_216)).apply(PAIR) == {"a": P("model"), "b": P()}
+        with refusal("need 294,912 bytes on each device, 262,144 of them of arrays whose specs ot"):
+            nested(WHOLE_A, limited(294_911)).apply(PAIR)
+        with pytest.warns(RuntimeWarning, match="294,812 more than the 100 of"):
+            assert nested(WHOLE_A, limited(100, on_excess="warn")).apply(PAIR)["b"] == P("data", "model")
+
+
+def test_specs_that_do_not_divide_count_as_what_they_leave():
+    tree = {"a": jax.ShapeDtypeStruct((6, 64), jnp.float32), "b": jax.ShapeDtypeStruct((64,), jnp.float32)}
+    uneven = nym.PathShardingRule({"a": P("data", "model")}, MESH, uneven="replicate")  # 6 x 32 of 4 bytes
+    assert nym.CompositeShardingRule(uneven, limited(1024)).apply(tree) == {"a": P(None, "model"), "b": P()}
+    assert nym.CompositeShardingRule(uneven, limited(1023)).apply(tree)["b"] == P("model")
+
+
+def test_rules_after_a_limit_can_only_divide_more_and_one_that_overrides_it_is_asked():
+    class Rows(nym.MemoryConstrainedShardingRule):
+        def decide(self, pytree):
+            return jax.tree.map(lambda _: P("data"), pytree)
+
+    rule = nym.CompositeShardingRule(limited(300_000), nym.PathShardingRule({"a": P(), "b": P("data")}))
+    assert rule.apply(PAIR) == {"a": P("data", "model"), "b": P("data")}
+    assert nym.CompositeShardingRule(WHOLE_A, Rows(1, MESH)).apply(PAIR) == {"a": P(), "b": P("data")}
+
+
+def test_what_a_rule_raises_names_it():
+    class Fails(nym.ShardingRule):
+        def __init__(self, error):
+            self.error = error
+
+        def apply(self, pytree):
+            raise self.error
+
+    with pytest.raises(ValueError, match=r"^the rule `Fails`: no spec$"):
+        nym.CompositeShardingRule(SHAPES, nym.CompositeShardingRule(Fails(ValueError("no spec")))).apply(TREE)
+    with pytest.raises(KeyError, match="norm") as caught:
+        nym.CompositeShardingRule(SHAPES, Fails(KeyError("norm"))).apply(TREE)
+    assert caught.value.__notes__ == ["The rule `Fails` raises this."]
+    with pytest.raises(ValueError, match=r"^`AutoShardingRule` needs a mesh"):
+        nym.CompositeShardingRule(nym.AutoShardingRule()).apply(TREE)
+
+
+def test_an_answer_of_another_structure_or_kind_is_an_error_that_names_the_rule():
+    for answer in (P("data"), {"attn": P()}, None, [P()] * 3):
+        with refusal("the rule `Given` returns a tree of another structure than that of the tree it is applied to"):
+            nym.CompositeShardingRule(SHAPES, Given(answer, whole=True)).apply(TREE)
+    for answer in ("data", ("data", None), 5):
+        with pytest.raises(TypeError, match=r"\['attn'\]: the rule `Given` gives .*; a rule gives a `.*` or None\."):
+            nym.CompositeShardingRule(Given(answer)).apply({"attn": np.ones(4)})
+
+
+def test_uneven_axes_stay_whole_where_the_rule_that_decided_says_so(mesh):
+    whole = nym.PathShardingRule([("attn", P("data", "model"))], uneven="replicate")
+    rule = nym.CompositeShardingRule(whole, SHAPES)
+    assert rule.apply({"attn": np.ones((6, 8))}) == {"attn": P(None, "model")}
+    with pytest.raises(ValueError, match="not divisible"):
+        rule.apply({"mlp": np.ones((6, 8))})
+
+
+def test_equal_composites_are_equal_and_survive_copies():
+    rule = nym.CompositeShardingRule(SHAPES, nym.PathShardingRule([("a", P())]))
+    assert rule != nym.CompositeShardingRule(*reversed(rule.rules))
+    for copied in (pickle.loads(pickle.dumps(rule)), copy.deepcopy(rule), eval(repr(rule), {**vars(nym), "P": P})):
+        assert copied == rule
+        assert hash(copied) == hash(rule)
+    with pytest.raises(AttributeError, match="cannot assign"):
+        rule.rules = ()
+
+
+def test_what_is_no_rule_is_refused_at_once():
+    with refusal("a `CompositeShardingRule` has no rule to ask; give it some: CompositeShardingRule(one, other)"):
+        nym.CompositeShardingRule()
+    for rule, text in [([SHAPES], "a list of length 1."), (Given, ""), (P("data"), "")]:
+        with refusal(f"asks instances of `ShardingRule`, one argument each, not {text}", TypeError):
+            nym.CompositeShardingRule(rule)
+    with pytest.raises(TypeError, match="apply"):
+        nym.ShardingRule()
