@@ -184,8 +184,7 @@ def test_operators():
 
     @jax.jit
     def compute(y, v):
-        operands = (y, y), (v, y), (y, 2), (np.int32(2), y)
-        binary = {name: [getattr(operator, name)(*pair) for pair in operands] for name in BINARY}
+        binary = {name: [getattr(operator, name)(*pair) for pair in ((v, y), (2, y))] for name in BINARY}
         return {name: getattr(operator, name)(-y) for name in UNARY}, binary
 
     unary, binary = compute(nym.named(whole, ("a", "b")), nym.named(row, "b"))
@@ -193,7 +192,7 @@ def test_operators():
         expected = getattr(operator, name)(-whole)
         assert result.names == ("a", "b") and result.dtype == expected.dtype and np.array_equal(result.array, expected)
     for name, results in binary.items():
-        for result, pair in zip(results, ((whole, whole), (row, whole), (whole, 2), (2, whole)), strict=True):
+        for result, pair in zip(results, ((row, whole), (2, whole)), strict=True):
             expected = getattr(operator, name)(*pair)
             assert isinstance(result, NamedArray) and result.names == ("a", "b"), name
             assert result.dtype == (np.float32 if name == "truediv" else expected.dtype), name
