@@ -395,11 +395,11 @@ def test_gradients():
     def differentiate(x, v):
         named = nym.named(weights, NAMES)
         read = nym.grad(lambda x: ((x["b", index] + x["b", dslice(1, 2)]) * named).sum())(x)
-        return read, nym.grad(lambda v: (x.at["b", dslice(1, 2)].set(v) * base.item(3)).sum())(v)
+        return read, nym.grad(lambda v: (x.at["b", dslice(1, 2)].set(v) * x).sum())(v)
 
     read, written = differentiate(x, nym.ones({"b": 2, "c": 5}))
     expected = np.zeros_like(base)
     expected[:, index] += weights
     expected[:, 1:3] += weights
     assert_close(read, NAMES, expected)
-    assert_close(written, "bc", np.full((2, 5), 9.0))
+    assert_close(written, "bc", base[:, 1:3].sum(0))
