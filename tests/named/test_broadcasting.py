@@ -67,8 +67,12 @@ def test_of_operands_with_the_same_axes_the_first_gives_the_order():
 
 def test_a_scalar_goes_with_any_axes():
     numbers = [2, 2.0, True, np.float32(2), np.array(2.0), jnp.array(2.0), nym.named(2.0, ())]
-    results = jax.jit(lambda x: [(x - number, number / (x + 1), number < x) for number in numbers])(x)
-    for number, (difference, quotient, truth) in zip(numbers, results, strict=True):
+
+    @jax.jit
+    def compute(x, traced):
+        return [(x - number, number / (x + 1), number < x) for number in (*numbers, traced)]
+
+    for number, (difference, quotient, truth) in zip((*numbers, 2.0), compute(x, 2.0), strict=True):
         value = np.float32(number if not isinstance(number, nym.NamedArray) else number.item())
         assert difference.dtype == quotient.dtype == np.float32 and truth.dtype == bool
         assert_same(difference, "abc", np.asarray(x) - value)
