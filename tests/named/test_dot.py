@@ -233,14 +233,3 @@ def test_what_does_not_fit_says_so():
                 nym.dot(*operands, axis="c")
     with refusal("dot: `preferred_element_type` must be an element type such as `jnp.float32` or 'bf", TypeError):
         nym.dot(x, x, axis="a", preferred_element_type="fp8")
-
-
-def test_the_gradient_has_the_names_of_the_operands():
-    @jax.jit
-    def differentiate(x, y):
-        gradients = nym.grad(lambda x, y: nym.sin(nym.dot(x, y, axis="c")).sum(), (0, 1))(x, y)
-        plain = jax.grad(lambda x, y: jnp.sum(jnp.sin(jnp.einsum("abc,cbd->bad", x, y))), (0, 1))
-        return gradients, plain(x.array, y.array)
-
-    for own, gradient, expected in zip((x, y), *differentiate(x, y), strict=True):
-        assert_close(gradient, own.names, expected)

@@ -43,23 +43,6 @@ def test_a_known_start_over_the_end_is_an_error(start):
             run()
 
 
-def test_slices_that_end_with_the_axis_or_are_empty():
-    slices = [(2, 2), (-2, 2), (0, 4), (4, 0)]
-
-    @jax.jit
-    def compute(x, starts):
-        known = [(x["b", ds(start, length)], x.at["b", ds(start, length)].set(0.0)) for start, length in slices]
-        traced = [x["b", ds(start, length)] for start, (_, length) in zip(starts, slices, strict=True)]
-        return known, traced
-
-    results = compute(x, [start for start, _ in slices])
-    for (start, length), (known, cleared), traced in zip(slices, *results, strict=True):
-        places = find_places(start, length, 4)
-        assert_same(known, "abc", base[:, places])
-        assert_same(traced, "abc", base[:, places])
-        assert_same(cleared, "abc", np.where(np.isin(np.arange(4), places)[:, None], 0, base))
-
-
 def test_a_traced_slice_is_read_by_mode():
     modes = (None, "clip", "fill", jax.lax.GatherScatterMode.FILL_OR_DROP)
 
@@ -179,19 +162,20 @@ def test_dropped_elements_make_no_gradient_nan():
 
 
 def test_sharded_slices_over_the_end(mapped, draw):
-    operands = draw(batch=8, pos=3, embed=4), draw(batch=4, embed=4), draw(batch=8, pos=2)
+    operands = draw(batch=8, pos=3, embed=4), draw(batch=4, embed=4)
 
-    def run(y, rows, columns, i, j):
-        def compute_loss(y, rows, columns):
+    @jax.jit
+    def differentiate(y, rows, i):
+        def compute_loss(y, rows):
             read = nym.index(y, {"batch": ds(i, 4)}, mode="fill", fill=0)
-            written = y.at["batch", ds(i, 4)].set(rows, mode="drop").at["pos", ds(j, 2)].multiply(columns)
-            clipped = y.at["batch", ds(i, 4)].add(rows, mode="clip")
-            return (read**2).sum() + (written**2).sum() + clipped.sum(), (read, written, clipped)
+            written = y.at["batch", ds(i, 4)].set(rows, mode="drop")
+            return (read**2).sum() + (written**2).sum(), (read, written)
 
-        return nym.grad(compute_loss, (0, 1, 2), has_aux=True)(y, rows, columns)
+        return nym.grad(compute_loss, (0, 1), has_aux=True)(y, rows)
 
-    expected = jax.jit(run)(*operands, 6, -4)
-    results = jax.jit(run)(*nym.shard(operands), 6, -4)
+    with jax.set_mesh(None):
+        expected = differentiate(*operands, 6)
+    results = differentiate(*nym.shard(operands), 6)
     for result, other in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(result, other, rtol=1e-5)
     if mapped.axis_types[0] == AxisType.Explicit:
@@ -228,6 +212,7 @@ def test_blocks_and_other_names_for_slices():
     assert nym.ds is dslice and dslice.block(2, 3) == nym.dblock(2, 3) == dslice(6, length=3)
     y = nym.named(np.arange(8), "i")
     assert_same(y["i", nym.dblock(1, 3)], "i", [3, 4, 5])
+    assert y["i", ds(8, 0)].shape == (0,)
     assert_same(y["i", nym.dblock(-1, Axis("block", 2))], "i", [6, 7])
     blocks = jax.jit(lambda y, i: (y["i", nym.dblock(i, 2)], y["i", nym.dblock(nym.named(i, ()), 2)]))(y, 3)
     for block in blocks:

@@ -223,17 +223,3 @@ def test_sharded_operands(mapped, inside, draw):
         assert_close(result, result.names, expected(operands, result.names))
         if mapped.axis_types[0] == jax.sharding.AxisType.Explicit:
             assert result.sharding.spec == jax.P(*spec)
-
-
-def test_it_has_a_gradient_and_runs_under_vmap():
-    @jax.jit
-    def compute(x, w):
-        gradients = nym.grad(lambda x, w: nym.sin(nym.einsum("b p e, e m -> m b", x, w)).sum(), (0, 1))(x, w)
-        plain = jax.grad(lambda x, w: jnp.sum(jnp.sin(jnp.einsum("bpe,em->mb", x, w))), (0, 1))(x.array, w.array)
-        rows = nym.vmap(lambda row: nym.einsum("p e, e m -> m", row, w), "batch")(x)
-        return gradients, plain, rows
-
-    gradients, plain, rows = compute(x, w)
-    for own, gradient, array in zip((x, w), gradients, plain, strict=True):
-        assert_close(gradient, own.names, array)
-    assert_close(rows, ("batch", "mlp"), expected((x, w), ("batch", "mlp")))

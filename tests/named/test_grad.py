@@ -131,18 +131,13 @@ PRODUCTS_AND_ORDERS = {
 }
 
 
-@jax.jit
-def differentiate_all(x):
-    return {name: nym.grad(lambda x, fn=fn: (fn(x) ** 2).sum())(x) for name, fn in PRODUCTS_AND_ORDERS.items()}
-
-
-def test_gradients_that_jax_has_no_sharding_rule_for(mapped, draw):
-    x = draw(batch=8, embed=4)
+@pytest.mark.parametrize("name", [*list(PRODUCTS_AND_ORDERS)[:-1], pytest.param("second", marks=pytest.mark.thorough)])
+def test_gradients_that_jax_has_no_sharding_rule_for(mapped, draw, name):
+    x, differentiate = draw(batch=8, embed=4), nym.grad(lambda x: (PRODUCTS_AND_ORDERS[name](x) ** 2).sum())
     with jax.set_mesh(None):
-        expected = differentiate_all(x)
-    for name, gradient in differentiate_all(nym.shard(x)).items():
+        expected = jax.jit(differentiate)(x)
+    for run in (jax.jit, lambda fn: fn) if name == "masked prod" else (jax.jit,):
+        gradient = run(differentiate)(nym.shard(x))
         if mapped.axis_types[0] == AxisType.Explicit:
-            assert gradient.sharding.spec == jax.P("data", "model"), name
-        np.testing.assert_allclose(gradient.array, expected[name].array, rtol=1e-3, atol=1e-5, err_msg=name)
-    eager = nym.grad(lambda x: ((nym.sort(x, "batch") * nym.prod(x, "batch")) ** 2).sum())(nym.shard(x))
-    np.testing.assert_allclose(eager.array, expected["checkpoint"].array, rtol=1e-3, atol=1e-5)
+            assert gradient.sharding.spec == jax.P("data", "model")
+        np.testing.assert_allclose(gradient.array, expected.array, rtol=1e-3, atol=1e-5)

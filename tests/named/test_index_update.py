@@ -67,32 +67,6 @@ def test_a_function_is_applied_once_for_each_time_an_element_is_named():
     assert whole.dtype == jnp.int32 and np.array_equal(whole.array, [0, 3, 6])
 
 
-def test_gradients_of_updates():
-    value, index = np.linspace(1, 2, 5, dtype=np.float32), np.array([0, 2])
-    methods = ("set", "subtract", "multiply", "divide", "power")
-
-    @jax.jit
-    def differentiate(x, v):
-        def compute_loss(x, v, method):
-            updated = getattr(x.at["b", index], method)(v, unique_indices=True)
-            return (updated * nym.named(base, updated.names)).sum()
-
-        return [nym.grad(compute_loss, (0, 1))(x, v, method) for method in methods]
-
-    @jax.jit
-    def differentiate_plain(x, v):
-        def compute_loss(x, v, method):
-            wide = jnp.broadcast_to(v, (3, 2, 5))
-            return jnp.sum(getattr(x.at[:, index], method)(wide, unique_indices=True) * base)
-
-        return [jax.grad(compute_loss, (0, 1))(x, v, method) for method in methods]
-
-    results = differentiate(nym.named(base / 10, x.names), nym.named(value, "c"))
-    for result, expected in zip(results, differentiate_plain(base / 10, value), strict=True):
-        for gradient, other in zip(result, expected, strict=True):
-            np.testing.assert_allclose(gradient.array, other, rtol=1e-4)
-
-
 def test_an_index_along_other_axes_of_the_array_names_no_element_twice():
     index = nym.named([1, 3, 1], "a")  # JAX multiplies differentiably only if it knows
     at = np.arange(3), [1, 3, 1]
