@@ -95,26 +95,14 @@ def test_unsize_axes():
     assert axis.unsize_axes({"batch": 2, "embed": None}, Batch) == {"batch": None, "embed": None}
 
 
-@pytest.mark.parametrize(
-    ("selector", "selected", "expected"),
-    [
-        ("embed", "embed", True),
-        ("embed", Embed, True),
-        (Embed, "embed", True),
-        (Embed, Axis("embed", 4), False),
-        ("embed", "batch", False),
-        ((Batch, "embed"), Embed, True),
-        ((Batch, "embed"), {"embed": None, "batch": 2}, True),
-        ((Batch, "embed"), {"batch": 4}, False),
-        ("embed", ("batch", "embed"), False),
-        ("embed", (), True),
-    ],
-)
-def test_selects_axis(selector, selected, expected):
-    assert axis.selects_axis(selector, selected) is expected
-
-
-def test_is_axis_compatible():
+def test_an_axis_is_selected_by_its_name_and_the_size_if_one_is_given():
+    both = (Batch, "embed")
+    pairs = [("embed", "embed"), ("embed", Embed), (Embed, "embed"), (both, Embed), (both, {"embed": None, "batch": 2})]
+    for selector, selected in (*pairs, ("embed", ())):
+        assert axis.selects_axis(selector, selected) is True
+    pairs = [(Embed, Axis("embed", 4)), ("embed", "batch"), (both, {"batch": 4}), ("embed", ("batch", "embed"))]
+    for selector, selected in pairs:
+        assert axis.selects_axis(selector, selected) is False
     assert axis.is_axis_compatible("embed", Embed) and axis.is_axis_compatible(Embed, Embed)
     assert not axis.is_axis_compatible(Embed, Axis("embed", 4))
     assert not axis.is_axis_compatible(Embed, Axis("batch", 3))

@@ -181,10 +181,11 @@ BINARY = "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift lt le 
 
 def test_operators():
     whole, row = np.arange(1, 7, dtype=np.int32).reshape(2, 3), np.array([2, 3, 1], np.int32)
+    number = np.int32(2)
 
     @jax.jit
     def compute(y, v):
-        binary = {name: [getattr(operator, name)(*pair) for pair in ((v, y), (2, y))] for name in BINARY}
+        binary = {name: [getattr(operator, name)(*pair) for pair in ((v, y), (number, y))] for name in BINARY}
         return {name: getattr(operator, name)(-y) for name in UNARY}, binary
 
     unary, binary = compute(nym.named(whole, ("a", "b")), nym.named(row, "b"))
@@ -192,7 +193,7 @@ def test_operators():
         expected = getattr(operator, name)(-whole)
         assert result.names == ("a", "b") and result.dtype == expected.dtype and np.array_equal(result.array, expected)
     for name, results in binary.items():
-        for result, pair in zip(results, ((row, whole), (2, whole)), strict=True):
+        for result, pair in zip(results, ((row, whole), (number, whole)), strict=True):
             expected = getattr(operator, name)(*pair)
             assert isinstance(result, NamedArray) and result.names == ("a", "b"), name
             assert result.dtype == (np.float32 if name == "truediv" else expected.dtype), name

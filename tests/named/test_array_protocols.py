@@ -1,7 +1,5 @@
 """What NumPy, pandas, Matplotlib, treescope, DLPack and Python's own functions do with a named array."""
 
-import operator as op
-
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -58,15 +56,7 @@ def test_functions_of_numpy_see_the_elements(mapped):
 
 
 def test_operators_with_arrays_of_numpy_keep_names():
-    number, plain = np.int32(3), np.arange(1, 5, dtype=np.int32)
-    arithmetic = (op.add, op.sub, op.mul, op.truediv, op.floordiv, op.mod, op.pow, op.lshift, op.rshift)
-    operators = (*arithmetic, op.and_, op.or_, op.xor, op.eq, op.ne, op.lt, op.le, op.gt, op.ge, divmod)
-
-    results = jax.jit(lambda array: [operator(number, array) for operator in operators])(nym.named(plain, "step"))
-    for operator, result in zip(operators, results, strict=True):
-        assert all(array.names == ("step",) for array in nym.tree.leaves(result))
-        np.testing.assert_allclose(np.array(result), operator(number, plain), rtol=1e-6)
-    assert (np.ones(()) + x).names == (jnp.ones(()) + x).names == ("step",)
+    assert (np.ones(()) + x).names == (jnp.ones(()) + x).names == divmod(np.float32(3), x)[0].names == ("step",)
     with refusal("A plain array of shape (4,) has no axis names", TypeError):
         np.ones(4) + x
 

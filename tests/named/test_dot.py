@@ -144,21 +144,6 @@ def test_another_dot_general_may_multiply():
         nym.dot(x, x, axis="a", dot_general="int8")  # pyright: ignore[reportArgumentType]
 
 
-def test_of_three_arrays_two_have_the_contracted_axis(mapped):
-    operands = drawn("ab", 1), drawn("bc", 2), drawn("ca", 3)
-    cases = {"a": ("b", "c"), "": ("a", "b", "c"), "ca": Axis("b", 3)}
-
-    @jax.jit
-    def compute(x, y, z):
-        results = {names: nym.dot(x, y, z, axis=axis) for names, axis in cases.items()}
-        return results, nym.grad(lambda x: nym.dot(x, y, z, axis=("b", "c")).sum())(x)
-
-    results, gradient = compute(*operands)
-    for names, result in results.items():
-        assert_close(result.rearrange(tuple(names)), names, einsum(operands, names))
-    assert_close(gradient, "ab", einsum(operands[1:], "ab"))
-
-
 @pytest.mark.parametrize("inside", [True, False], ids=["jit", "eager"])
 def test_sharded_operands(mapped, inside, draw):
     x, w, v = draw(batch=8, pos=3, embed=4), draw(embed=4, mlp=6, pos=3), draw(embed=4, batch=8)
