@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from re import escape
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from jaxtyping import Float, Int
 
 import axonym as nym
 from axonym import Axis
+from tests.refusals import refusal
 
 
 x = nym.zeros({"batch": 2, "embed": 3})
@@ -43,18 +43,17 @@ def test_a_shape_answers_by_name():
 
 
 def test_a_shape_says_what_it_has_not():
-    with pytest.raises(ValueError, match=escape("no axis 'bacth' in (batch: 2, embed: 3); did you mean 'batch'?")):
+    with refusal("no axis 'bacth' in (batch: 2, embed: 3); did you mean 'batch'?"):
         x.shape["bacth"]
-    with pytest.raises(ValueError, match="axis 'batch' has size 2 here, 3 was asked for"):
+    with refusal("axis 'batch' has size 2 here, 3 was asked for"):
         x.shape[Axis("batch", 3)]
-    with pytest.raises(IndexError, match="tuple index out of range"):
+    with refusal("tuple index out of range", IndexError):
         x.shape[2]
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda shape: pickle.loads(pickle.dumps(shape))])
-def test_a_copy_of_a_shape_still_answers_by_name(copied):
-    shape = copied(x.shape)
-    assert shape == (2, 3) and shape["embed"] == 3 and type(shape) is nym.Shape
+def test_a_copy_of_a_shape_still_answers_by_name():
+    for shape in (copy.copy(x.shape), copy.deepcopy(x.shape), pickle.loads(pickle.dumps(x.shape))):
+        assert shape == (2, 3) and shape["embed"] == 3 and type(shape) is nym.Shape
 
 
 def test_jaxtyping_checks_shapes_as_they_are():
@@ -84,19 +83,10 @@ def test_finding_axes():
     assert x.axis_size("embed") == x.axis_size(Axis("embed", 3)) == 3
     assert x.resolve_axis("embed") == x.resolve_axis(Axis("embed", 3)) == Axis("embed", 3)
     for find in (x.axis_size, x.resolve_axis):
-        with pytest.raises(ValueError, match=escape("no axis 'pos' in (batch: 2, embed: 3)")):
+        with refusal("no axis 'pos' in (batch: 2, embed: 3)"):
             find("pos")
-        with pytest.raises(ValueError, match="axis 'embed' has size 3 here, 4 was asked for"):
+        with refusal("axis 'embed' has size 3 here, 4 was asked for"):
             find(Axis("embed", 4))
-
-
-def test_has_axis_wants_every_axis_selected():
-    assert x.has_axis("batch") and x.has_axis(Axis("batch", 2)) and x.has_axis(("batch", "embed")) and x.has_axis(())
-    assert not x.has_axis("pos") and not x.has_axis(Axis("batch", 3))
-    assert not x.has_axis(("batch", "pos")) and not x.has_axis(("batch", Axis("embed", 4)))
-    assert x.has_axis({"batch": 2, "embed": None}) and not x.has_axis({"batch": 3}) and not x.has_axis({"pos": None})
-    with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by 0"):
-        x.has_axis(0)  # pyright: ignore[reportArgumentType]
 
 
 def test_where_an_array_lies(mapped):
@@ -109,11 +99,10 @@ def test_where_an_array_lies(mapped):
 
 def test_a_transformation_that_knows_no_names_is_noticed():
     y = nym.ones({"a": 2, "b": 3})
-    text = escape("an array of shape (3,) has the names (a, b): `jax.vmap`")
+    text = "an array of shape (3,) has the names (a, b): `jax.vmap`"
     for wrong in (
         lambda row: row * 2,
         lambda row: row.sum("a"),
-        lambda row: row.sum(),
         lambda row: nym.softmax(row, "b"),
         lambda row: row.cumsum("b"),
         lambda row: row.argmax("a"),
@@ -127,18 +116,18 @@ def test_a_transformation_that_knows_no_names_is_noticed():
         lambda row: nym.vmap(lambda element: element, "b")(row),
         lambda row: row.axis_size("a"),
     ):
-        with pytest.raises(ValueError, match=text):
+        with refusal(text):
             jax.vmap(wrong)(y)
-    number = jax.tree.map(lambda array: jnp.stack([array, array]), nym.named(1.0, ()))
-    with pytest.raises(ValueError, match=escape("an array of shape (2,) has the names (): `jax.jacrev`,")):
+    number = jax.tree.map(lambda array: np.stack([array, array]), nym.named(1.0, ()))
+    with refusal("an array of shape (2,) has the names (): `jax.jacrev`,"):
         nym.where(number, y, 0.0)
 
 
 def test_numpy_arrays_may_be_inside():
     y = nym.NamedArray(np.arange(6.0, dtype=np.float32).reshape(2, 3), ("a", "b"))
     assert isinstance(y.array, np.ndarray) and y.sharding is not None and y.block_until_ready() is y
-    assert (y + 1).array.sum() == 21 and y["a", 1].array.sum() == 12 and y.sum("a").shape == {"b": 3}
-    assert y.at["a", 0].set(0.0).array.sum() == 12 and nym.dot(y, y, axis=None).item() == 55
+    results = y + 1, y["a", 1], y.at["a", 0].set(0.0), nym.dot(y, y, axis=None)
+    assert [result.array.sum() for result in results] == [21, 12, 12, 55]
     assert y.rearrange(("b", "a")).shape == (3, 2) and y.astype(jnp.bfloat16).dtype == jnp.bfloat16
 
 
@@ -165,7 +154,5 @@ def test_numpy_arrays_may_be_inside():
 )
 def test_functions_of_names_need_a_named_array(function):
     for array, shown in ((np.ones(3), "an array of shape (3,)"), (jnp.ones(3), "an array of shape (3,)"), (2.0, "2.0")):
-        with pytest.raises(
-            TypeError, match=escape(f"A named array is needed, not {shown}; make one with `axonym.named")
-        ):
+        with refusal(f"A named array is needed, not {shown}; make one with `axonym.named", TypeError):
             function(array)
