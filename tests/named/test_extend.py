@@ -17,14 +17,17 @@ x = nym.named(base, ("a", "b", "c"))
 
 def test_repeat():
     cases = [(2, None), (0, None), (np.int32(3), None), ([1, 0, 2], None), ([1, 2, 3], 4), ([1, 1, 1], 5)]
+    known_counts = nym.named([1, 0, 2], "b")
 
     @jax.jit
     def repeat(x, counts, count):
         known = [nym.repeat(x, repeats, "b", total) for repeats, total in cases]
+        known.append(nym.repeat(x, known_counts, "b"))
         traced = nym.repeat(x, nym.named(counts, "b"), "b", 3), nym.repeat(x, count, "b", total_repeat_length=6)
         return known, traced
 
     known, traced = repeat(x, np.array([2, 0, 1]), 2)
+    assert_same(known.pop(), "abc", np.repeat(base, [1, 0, 2], 1))
     for (repeats, total), result in zip(cases, known, strict=True):
         expected = np.repeat(base, repeats, 1)
         if total is not None:  # the last element is repeated

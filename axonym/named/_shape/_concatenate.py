@@ -302,7 +302,7 @@ def _parse_repeats(x: NamedBase, dim: int, repeats: Any) -> Any:
     """Returns the numbers of repeats, an integer or an array with one for each element, checked if known."""
     name, size = x.names[dim], x.array.shape[dim]
     counts = repeats.array if isinstance(repeats, NamedBase) else repeats
-    counts = counts if isinstance(counts, jax.Array) else np.asarray(counts)
+    counts = counts if is_traced(counts) else np.asarray(counts)  # a known array would be traced within a jit
     if not jnp.issubdtype(counts.dtype, jnp.integer) and counts.size:
         raise TypeError(f"axis {name!r} of {format_shape(x)} is repeated by integers, not by {format_value(repeats)}")
     if isinstance(repeats, NamedBase) and repeats.names not in ((), (name,)):
