@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from axonym.planner._program._hlo_program import HloProgram
 from benchmarks import compiled_steps
-from benchmarks.compiled_steps import format_table, read_program, replace_table
+from benchmarks.compiled_steps import count_collectives, format_table, read_program, replace_table
 
 
 # As libtpu writes a loop over three layers: without its trip count, with cycles for each fusion, and with a
@@ -54,17 +55,8 @@ def test_bytes_and_cycles_of_loops_count_as_often_as_they_run():
         "sent bytes": 3 * 12 * 4,
         "cycles": 3 * 100 + 7,
     }
-
-
-def test_programs_without_estimates_have_no_cycles():
-    text = """
-ENTRY %main.1 (param.1: f32[2]) -> f32[8] {
-  %param.1 = f32[2]{0} parameter(0)
-  %all-gather-start.1 = (f32[2]{0}, f32[8]{0}) all-gather-start(%param.1), channel_id=1, dimensions={0}
-  ROOT %all-gather-done.1 = f32[8]{0} all-gather-done(%all-gather-start.1)
-}
-"""
-    assert read_program(text, devices=4) == {"all-gather": 6 * 4, "sent bytes": 6 * 4}
+    counts = count_collectives(HloProgram(PROGRAM), devices=4)
+    assert counts == {"all-gather": (3, 3 * 6 * 4), "reduce-scatter": (3, 3 * 6 * 4)}
 
 
 def test_table_has_all_contenders_and_their_ratios():
@@ -79,10 +71,12 @@ def test_table_has_all_contenders_and_their_ratios():
     assert rows[1] == "|  | cycles | 2.0 M | 2.0 M | 1.000 | 3.0 M | 1.500 |"
 
 
-def test_documentation_has_the_place_of_the_table():
+@pytest.mark.parametrize("name", ["table", "collectives"])
+def test_documentation_has_the_place_of_the_table(name: str):
     page = (Path(__file__).parents[2] / "docs" / "compiled-steps.md").read_text()
-    before, after = page.split("<!-- table -->")[0], page.split("<!-- end of table -->")[1]
-    assert replace_table(page, "new") == f"{before}<!-- table -->\n\nnew\n\n<!-- end of table -->{after}"
+    before, after = page.split(f"<!-- {name} -->")[0], page.split(f"<!-- end of {name} -->")[1]
+    expected = f"{before}<!-- {name} -->\n\nnew\n\n<!-- end of {name} -->{after}"
+    assert replace_table(page, "new", name) == expected
 
 
 @pytest.mark.parametrize(("case", "command"), [("8b-fsdp", "make tpu"), ("8b-h100-fsdp", "make gpu-plugins")])
@@ -91,10 +85,3 @@ def test_missing_compiler_is_reported(case: str, command: str, monkeypatch: pyte
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(SystemExit, match=f"`{command}`"):
         compiled_steps.main(["--only", case])
-
-
-def test_compilers_in_the_table_have_their_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "jax_cuda12_pjrt-0.12.0.dist-info").mkdir()
-    monkeypatch.delenv("AXONYM_LIBTPU", raising=False)
-    monkeypatch.setenv("AXONYM_GPU_PLUGINS", str(tmp_path))
-    assert format_table({}).splitlines()[0].endswith(", jax-cuda12-pjrt 0.12.0.")

@@ -14,6 +14,7 @@ from benchmarks.scan_memory import POLICIES, Sizes, make_loops, measure_memory
 
 
 SMALL = Sizes(layers=12, batch=8, pos=32, embed=64)
+OFTEN = ("True", '"offload"', 'Policy(save_block_internals=["hidden"])')
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,9 @@ def ranks():
         yield
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy", [policy if policy in OFTEN else pytest.param(policy, marks=pytest.mark.thorough) for policy in POLICIES]
+)
 def test_a_policy_keeps_no_more_than_by_hand(policy):
     own, by_hand = (measure_memory(*make_loops(policy, SMALL)[who]) for who in ("Axonym", "JAX"))
     assert own.saved <= by_hand.saved and own.saved_on_host <= by_hand.saved_on_host
@@ -46,6 +49,7 @@ def test_nested_loops_save_as_many_carries_as_the_square_root():
         assert count_carries(steps, "nested") < 2 * math.sqrt(steps) + 8
 
 
+@pytest.mark.thorough
 def test_host_memory_is_used_where_the_platform_has_it():
     """CPUs count what is offloaded as their own memory; TPUs are compiled for from their description."""
     libtpu = os.environ.get("AXONYM_LIBTPU", "")

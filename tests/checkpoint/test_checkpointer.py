@@ -1,12 +1,14 @@
 """Saving while the training goes on, which checkpoints stay, the command, and real kills."""
 
 import shutil
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -14,7 +16,8 @@ import pytest
 import axonym as nym
 from axonym.checkpoint.__main__ import main
 
-from .kill import run_kills
+from ..refusals import refusal
+from .fail import Data
 
 
 @pytest.mark.parametrize("devices", [1, 8])
@@ -133,15 +136,6 @@ def test_a_reader_goes_on_if_its_step_is_deleted(tmp_path: Path, monkeypatch: py
         nym.checkpoint.restore(tmp_path, step=1)
 
 
-def test_orbax_reads_the_arrays_by_path(tmp_path: Path) -> None:
-    ocp = pytest.importorskip("orbax.checkpoint")
-    nym.checkpoint.save(tmp_path, {"weight": nym.arange(nym.Axis("embed", 4)), "step": 3}, 1)
-    with ocp.CheckpointManager(tmp_path) as manager:
-        restored = manager.restore(1, args=ocp.args.StandardRestore())
-    assert list(restored) == ["state['weight']"]
-    assert restored["state['weight']"].tolist() == [0, 1, 2, 3]
-
-
 def test_inspect_prints_the_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     linear = nym.nn.Linear.init(nym.Axis("embed", 4), nym.Axis("mlp", 2), key=jax.random.key(0))
     state = {"model": [linear], "key": jax.random.key(1), "rate": np.float64(0.5), "act": jax.nn.relu, "name": "x"}
@@ -166,11 +160,6 @@ def test_inspect_prints_the_tree(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert repr(nym.checkpoint.inspect(tmp_path)).endswith("step  int 4")
     assert main([str(tmp_path / "none")]) == 1
     assert capsys.readouterr().err == f"no checkpoint in {tmp_path / 'none'}\n"
-
-
-def test_kills_lose_nothing_and_leave_nothing_corrupt() -> None:
-    *kills, summary = run_kills(kills=2, processes=1, seed=0, steps=30)
-    assert len(kills) == 2 and "none was lost" in summary
 
 
 def test_a_step_that_is_saved_again_is_kept(tmp_path: Path) -> None:
@@ -207,7 +196,7 @@ def test_a_save_that_was_given_up_writes_nothing_into_the_next_one(
         return parts
 
     monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "async_save", save_late)
-    with nym.checkpoint.Checkpointer(tmp_path, timeout=3) as checkpointer:
+    with nym.checkpoint.Checkpointer(tmp_path, timeout=1) as checkpointer:
         checkpointer.save({"weight": np.zeros(3)}, 5)
         with pytest.raises(OSError, match=r"step 5 could not be saved .*: the arrays were not on the host"):
             checkpointer.wait()
@@ -232,3 +221,106 @@ def test_all_parts_of_a_save_have_one_deadline(tmp_path: Path, monkeypatch: pyte
     nym.checkpoint.save(tmp_path, {"weight": np.zeros(3)}, 5)
     first, second = timeouts
     assert second < first <= 1800
+
+
+MESH = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+NO_STEP = "`step` is an integer from 0 on, not "
+NO_INTEGER = "`max_to_keep` must be an integer, not "
+NO_DATA = "has no state of the data; restore it without `data`"
+WRONG_CALLS = {
+    NO_STEP + "-1": (ValueError, lambda ck, folder: ck.save(folder, {}, -1)),
+    NO_STEP + "{}": (ValueError, lambda ck, folder: ck.save(folder, 9, {})),
+    NO_STEP + "'7'": (ValueError, lambda ck, folder: ck.inspect(folder, "7")),
+    NO_STEP + "True": (ValueError, lambda ck, folder: ck.restore(folder, step=True)),
+    "convert it with `int(step)`": (ValueError, lambda ck, folder: ck.save(folder, {}, jnp.array(8))),
+    "`like` is a tree": (ValueError, lambda ck, folder: ck.restore(folder, 7)),
+    "`fallback` chooses among the newest": (ValueError, lambda ck, folder: ck.restore(folder, step=7, fallback=True)),
+    "`fallback` must be True or False, not 7": (TypeError, lambda ck, folder: ck.restore(folder, fallback=7)),
+    "`strict` must be True or False, not 'no'": (TypeError, lambda ck, folder: ck.restore(folder, strict="no")),
+    "`axis_order` is 'transpose' or 'error', not": (ValueError, lambda ck, folder: ck.restore(folder, axis_order="x")),
+    "`mesh` is a mesh with devices, not 'data'": (TypeError, lambda ck, folder: ck.restore(folder, mesh="data")),
+    "not 'data'": (TypeError, lambda ck, folder: ck.restore(folder, mapping="data", mesh=MESH)),
+    NO_DATA: (ValueError, lambda ck, folder: ck.restore(folder, data=iter(()))),
+    "`data` is a tuple_iterator without `get_state`; pass an `axonym": (
+        TypeError,
+        lambda ck, folder: ck.save(folder, {"step": 8}, 8, data=iter(())),
+    ),
+    NO_INTEGER + "1.5": (TypeError, lambda ck, folder: ck.Checkpointer(folder, 1.5)),
+    NO_INTEGER + "True": (TypeError, lambda ck, folder: ck.Checkpointer(folder, True)),
+    NO_INTEGER + "'2'": (TypeError, lambda ck, folder: ck.save(folder, {}, 9, max_to_keep="2")),
+    "`max_to_keep` must be at least 1, not 0": (ValueError, lambda ck, folder: ck.Checkpointer(folder, max_to_keep=0)),
+    "`timeout` is a number of seconds, not 'x'": (TypeError, lambda ck, folder: ck.Checkpointer(folder, timeout="x")),
+    "not nan": (ValueError, lambda ck, folder: ck.Checkpointer(folder, timeout=float("nan"))),
+    "`timeout` is at least a second, not 0.1": (ValueError, lambda ck, folder: ck.Checkpointer(folder, timeout=0.1)),
+    "`read_only` must be True or False, not 1": (TypeError, lambda ck, folder: ck.Checkpointer(folder, read_only=1)),
+    "`folder` is a path, not the URL 'gs://run'": (ValueError, lambda ck, folder: ck.Checkpointer("gs://run")),
+    "`folder` is a path, not a int": (TypeError, lambda ck, folder: ck.Checkpointer(2, folder)),
+    "`folder` is empty; pass the path of a folder, which is '.'": (ValueError, lambda ck, folder: ck.save("", {}, 9)),
+    "`folder` is empty; pass": (ValueError, lambda ck, folder: ck.restore("")),
+    "is a file; pass the folder": (NotADirectoryError, lambda ck, folder: ck.restore(folder / "7/checksums.json")),
+    "json is a file": (NotADirectoryError, lambda ck, folder: ck.Checkpointer(folder / "7/checksums.json")),
+    "the order of arguments is `save(folder, state, step)`": (TypeError, lambda ck, folder: ck.save({}, folder, 8)),
+    "the order of arguments is `restore(folder, like)`": (TypeError, lambda ck, folder: ck.restore({}, folder)),
+    "is `list_steps(folder)`": (TypeError, lambda ck, folder: ck.list_steps(7)),
+    "a path, not a int; the order of arguments is `inspect": (TypeError, lambda ck, folder: ck.inspect(7, folder)),
+    "restored outside of `jit`; call": (ValueError, lambda ck, folder: jax.jit(lambda: ck.restore(folder))()),
+    "outside of `jit`; call this": (ValueError, lambda ck, folder: jax.jit(lambda: ck.save(folder, {}, 9))()),
+    "has a checkpoint of step 7 already; save later": (ValueError, lambda ck, folder: ck.save(folder, {}, 7)),
+    "of step 5 in": (FileNotFoundError, lambda ck, folder: ck.inspect(folder, 5)),
+    "no checkpoint in": (FileNotFoundError, lambda ck, folder: ck.restore(folder / "none")),
+}
+
+
+def test_wrong_arguments_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    checkpoint: Any = nym.checkpoint  # without types, because every call here is wrong
+    checkpoint.save(tmp_path, {"step": 3}, 7)
+    for message, (error, call) in WRONG_CALLS.items():
+        with refusal(message, error):
+            call(checkpoint, tmp_path)
+    with pytest.raises(FileNotFoundError, match=rf"no checkpoint in .*; .*: pass {tmp_path} and `step=7`"):
+        checkpoint.restore(tmp_path / "7")
+    assert checkpoint.list_steps(tmp_path) == [7] and not [*tmp_path.glob(".axonym*")]
+
+
+def test_states_that_cannot_be_saved(tmp_path: Path) -> None:
+    array = jnp.ones(3)
+    array.delete()
+    texts = np.array(["text"])
+    for state, kind, message in (
+        ({"a": array}, ValueError, r"\['a'\] was donated to a compiled function"),
+        ({"a": jax.ShapeDtypeStruct((3,), "float32")}, ValueError, r"\['a'\] is a shape without data; save arrays"),
+        ({"a": texts}, TypeError, r"\['a'\] is a NumPy array of dtype <U4; only numbers can be saved"),
+        ({"a": jnp.ones(2, "uint4")}, TypeError, r"\['a'\] has elements of type uint4, which Orbax cannot store"),
+    ):
+        with pytest.raises(kind, match=message):
+            nym.checkpoint.save(tmp_path, state, 1)
+    with pytest.raises(ValueError, match=r"\['x'\] is traced; checkpoints are saved and restored outside of `jit`"):
+        jax.jit(lambda x: nym.checkpoint.save(tmp_path, {"x": x}, 1))(jnp.ones(2))
+    assert nym.checkpoint.list_steps(tmp_path) == []
+
+
+@pytest.mark.parametrize("state", [{"epoch": 2, "at": [1, 2.5, None]}, b"\x00\xff"])
+def test_state_of_the_data_is_given_back(state: Any, tmp_path: Path) -> None:
+    nym.checkpoint.save(tmp_path, {"step": 1}, 1, data=Data(state))
+    data = Data(None)
+    assert nym.checkpoint.restore(tmp_path, data=data) == {"step": 1}
+    assert data.state == state
+    with pytest.raises(TypeError, match="it must be bytes or writable as JSON"):
+        nym.checkpoint.save(tmp_path, {"step": 1}, 2, data=Data({1j: 2}))
+
+
+def test_without_orbax_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+    monkeypatch.delitem(sys.modules, "axonym.checkpoint._orbax_handler", raising=False)
+    with pytest.raises(ImportError, match=r"install `axonym\[io\]`"):
+        nym.checkpoint.save(tmp_path, {}, 1)
+
+
+def test_a_closed_checkpointer_reads_and_does_not_save(tmp_path: Path) -> None:
+    checkpointer = nym.checkpoint.Checkpointer(tmp_path)
+    checkpointer.save({"step": 1}, 1)
+    for _ in range(2):
+        checkpointer.close()
+    assert checkpointer.steps == [1] and checkpointer.restore() == {"step": 1}
+    with pytest.raises(ValueError, match=f"the `Checkpointer` of {tmp_path} is closed; make another one to save"):
+        checkpointer.save({"step": 2}, 2)

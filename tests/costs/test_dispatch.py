@@ -1,10 +1,6 @@
-"""What a call of a compiled function costs without a clock: one flattening, one trace, and nothing kept."""
+"""What a call of a compiled function costs without a clock: one flattening, one trace, nothing kept; also on meshes."""
 
 import gc
-import json
-import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +24,7 @@ class Model(eqx.Module):
 
 
 def model(leaves: int) -> Model:
-    return Model([nym.ones({"embed": 2}) for _ in range(leaves)])
+    return Model([nym.NamedArray(jax.device_put(np.ones(2, np.float32)), "embed") for _ in range(leaves)])
 
 
 def loss(tree: Any, *_: Any) -> jax.Array:
@@ -39,50 +35,16 @@ def doubled(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf * 2, tree)
 
 
-@pytest.mark.parametrize("static", [(), ("train",)], ids=["arrays only", "static"])
-@pytest.mark.parametrize("leaves", LEAVES)
-def test_a_call_enters_three_functions_and_looks_at_each_array_once(leaves, static):
-    fn, given = nym.named_jit(loss), model(leaves)
-    assert own_calls(lambda: fn(given, *static)) == 3 + leaves
-
-
-@pytest.mark.parametrize("leaves", LEAVES)
-def test_a_model_as_the_result_is_put_together_once(leaves):
-    fn, given = nym.named_jit(doubled), model(leaves)
-    assert own_calls(lambda: fn(given)) == 3 + 2 * leaves
-
-
-AUDITED = """
-import json
-import sys
-
-import equinox as eqx
-import axonym as nym
-
-class Model(eqx.Module):
-    weights: list[nym.NamedArray]
-
-given = Model([nym.ones({"embed": 2}) for _ in range(3)])
-fn = nym.named_jit(lambda model: Model([weight * 2 for weight in model.weights]))
-result = fn(fn(given))
-events = []
-sys.addaudithook(lambda event, args: events.append(event))
-events.clear()
-result = fn(given)
-found = {"call": list(events)}
-events.clear()
-object.__setattr__(result.weights[0], "__class__", nym.NamedArray)
-found["change of class"] = list(events)
-print(json.dumps(found))
-"""
-
-
-def test_a_model_as_the_result_raises_no_audit_event_for_its_arrays():
-    """A change of class raises one, and each is slow where something listens; a hook cannot be removed again."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    found = json.loads(subprocess.check_output([sys.executable, "-c", AUDITED], env=environment, text=True))
-    assert "object.__setattr__" in found["change of class"]
-    assert "object.__setattr__" not in found["call"]
+def test_a_call_enters_three_functions_and_looks_at_each_array_once():
+    for fn, static, own in ((loss, (), 1), (loss, ("train",), 1), (doubled, (), 2)):  # a result is put together once
+        for leaves in LEAVES:
+            compiled, given = nym.named_jit(fn), model(leaves)
+            assert own_calls(lambda: compiled(given, *static)) == 3 + own * leaves  # noqa: B023
+    compiled, given = nym.named_jit(loss), model(5)
+    for static in ("train", 1, 0.5, nym.tanh):
+        compiled(given, static)
+        compiled(given, [static])
+    assert own_calls(lambda: compiled(given)) == 3 + 5  # no more after static arguments
 
 
 def test_a_call_enters_few_python_functions_more_than_one_of_jax():
@@ -90,21 +52,6 @@ def test_a_call_enters_few_python_functions_more_than_one_of_jax():
     plain, named = jax.jit(doubled), nym.named_jit(doubled)
     counts = [sum(python_calls(lambda fn=fn: fn(given)).values()) for fn in (plain, named)]
     assert counts[1] - counts[0] <= 7  # three of ours, and the hash and comparison of the static argument
-
-
-def test_a_static_argument_costs_the_same_for_any_number_of_leaves():
-    fn = nym.named_jit(loss)
-    few, many = (own_calls(lambda given=given: fn(given, "train")) for given in map(model, (2, 20)))
-    assert many - few == 20 - 2  # each array is looked at once
-    assert few <= 10 + 2 + 2
-
-
-def test_a_call_with_arrays_only_costs_no_more_after_static_ones():
-    fn, given = nym.named_jit(loss), model(5)
-    for static in ("train", 1, 0.5, nym.tanh):
-        fn(given, static)
-        fn(given, [static])
-    assert own_calls(lambda: fn(given)) == 3 + 5
 
 
 def test_a_donating_call_does_the_same_whatever_the_number_of_leaves():
@@ -130,25 +77,23 @@ def test_one_trace_per_signature_before_and_after_a_static_argument():
         for args in ((small,), (large,), (small, "train"), (small, 1.0), (small, True), (strong,), (weak,), (1.0,)):
             fn(*args)
     assert fn.trace_count == 8
+    fn.lower(small)
+    assert fn.trace_count == 8  # stages share the trace of a call with arrays only
 
 
-@pytest.mark.parametrize(
-    ("numbers", "arrays"),
-    [
+def test_a_number_is_static_also_where_an_array_of_its_type_came_first():
+    for numbers, arrays in (
         ((1, 2), (jnp.asarray(1), jnp.int32(1))),
         ((0.5, 1.5), (jnp.asarray(0.5), np.float32(0.5))),
         ((True, False), (jnp.asarray(True), np.bool_(False))),
         ((2**40,), (np.int32(3),)),
-    ],
-    ids=["int", "float", "bool", "large"],
-)
-def test_a_number_is_static_also_where_an_array_of_its_type_came_first(numbers, arrays):
-    seen = []
-    fn = nym.named_jit(lambda x: seen.append(x) or jnp.zeros(()))
-    for value in (*arrays, *numbers, *arrays, *numbers):
-        fn(value)
-    static = [value for value in seen if not isinstance(value, jax.Array)]
-    assert [(type(value), value) for value in static] == [(type(value), value) for value in numbers]
+    ):
+        seen = []
+        fn = nym.named_jit(lambda x: seen.append(x) or jnp.zeros(()))  # noqa: B023
+        for value in (*arrays, *numbers, *arrays, *numbers):
+            fn(value)
+        static = [value for value in seen if not isinstance(value, jax.Array)]
+        assert [(type(value), value) for value in static] == [(type(value), value) for value in numbers]
 
 
 def test_the_function_runs_once_for_a_static_argument_and_raises_as_is():
@@ -166,32 +111,23 @@ def test_the_function_runs_once_for_a_static_argument_and_raises_as_is():
     assert calls == ["rows", None]
 
 
-def test_stages_share_the_trace_of_a_call_with_arrays_only():
-    fn, given = nym.named_jit(doubled), model(2)
-    fn(given)
-    compiled = fn.lower(given).compile()
-    assert fn.trace_count == 1
-    np.testing.assert_array_equal(compiled(given).weights[0].array, [2.0, 2.0])
-
-
-@pytest.mark.parametrize("before", [(), (jnp.float32(1),)], ids=["first", "after an array"])
 @pytest.mark.parametrize("shape", [(), (2,)], ids=["scalar", "vector"])
-def test_an_object_with_a_dtype_is_static_and_passed_as_it_is(shape, before):
+def test_an_object_with_a_dtype_is_static_and_passed_as_it_is(shape):
     config = type("Config", (), {"dtype": np.dtype("float32"), "shape": shape})()
     seen = []
     fn = nym.named_jit(lambda x: seen.append(x) or jnp.zeros(()))
-    for value in (*before, config, config):
+    for value in (config, np.float32(1), config, config):
         fn(value)
     assert [value for value in seen if not isinstance(value, jax.Array)] == [config]
-    assert len(seen) == fn.trace_count == len(before) + 1
+    assert len(seen) == fn.trace_count == 2
 
 
-@pytest.mark.parametrize("kind", [jnp.float32, jnp.asarray, np.float32], ids=["strong", "weak", "numpy"])
-@pytest.mark.parametrize("weak", [False, True], ids=["for strong", "for weak"])
-def test_a_compiled_function_takes_scalars_of_weak_and_of_strong_type(weak, kind):
-    shape = jax.ShapeDtypeStruct((), jnp.float32, weak_type=weak)
-    compiled = nym.named_jit(lambda tree, rate: tree["a"] * rate).lower({"a": nym.ones({"i": 2})}, shape).compile()
-    np.testing.assert_array_equal(compiled({"a": nym.ones({"i": 2})}, kind(3.0)).array, [3.0, 3.0])
+@pytest.mark.parametrize("weak", [False, True], ids=["strong", "weak"])
+def test_a_compiled_function_takes_scalars_of_weak_and_of_strong_type(weak):
+    shape, tree = jax.ShapeDtypeStruct((), jnp.float32, weak_type=weak), {"a": model(1).weights[0]}
+    compiled = nym.named_jit(lambda tree, rate: tree["a"] * rate).lower(tree, shape).compile()
+    for kind in (jnp.float32, jnp.asarray, np.float32):
+        np.testing.assert_array_equal(compiled(tree, kind(3.0)).array, [3.0, 3.0])
 
 
 def test_a_function_keeps_nothing_for_each_shape_or_value():
@@ -225,3 +161,80 @@ def test_arrays_are_not_kept_and_a_function_goes_with_its_closure(static):
     del fn, held
     gc.collect()
     assert closure() is None
+
+
+MAPPING = {"embed": "data"}
+
+
+def sharded_model(leaves: int) -> Model:
+    with nym.axis_mapping(MAPPING):
+        return nym.auto_sharded(Model([nym.ones({"embed": 8}) for _ in range(leaves)]))
+
+
+@pytest.mark.parametrize("options", [{}, {"axis_resources": MAPPING}], ids=["in force", "its own"])
+def test_a_mesh_and_a_mapping_add_nothing_to_a_call(mesh, options):
+    fn, given = nym.named_jit(loss, **options), sharded_model(3)
+    with nym.axis_mapping(MAPPING):
+        assert own_calls(lambda: fn(given)) == 3 + 3
+        assert fn.trace_count == 1
+
+
+def test_arguments_in_place_are_not_looked_at_one_by_one_and_not_moved(mesh, asked):
+    found = []
+    for leaves in (1, 20):
+        fn, given = nym.named_jit(loss, in_axis_resources=MAPPING), sharded_model(leaves)
+        asked.clear()
+        found.append(own_calls(lambda: fn(given)) - leaves)  # noqa: B023
+        assert not asked
+    assert found[0] == found[1] <= 14
+
+
+def test_a_misplaced_argument_is_moved_after_calls_with_placed_ones(mesh, asked):
+    fn, given = nym.named_jit(lambda x: x, in_axis_resources=MAPPING), sharded_model(1).weights[0]
+    elsewhere = nym.named(jnp.arange(8.0), "embed")
+    fn(given)
+    assert not asked
+    for _ in range(2):
+        assert fn(elsewhere).sharding.spec == jax.P("data")
+    assert sum(asked) == 2
+    with pytest.raises(ValueError, match="'embed' has size 7"):
+        fn(nym.ones({"embed": 7}))
+    with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"), axis_types=mesh.axis_types)):
+        assert fn(given).sharding.mesh.shape["data"] == 2
+    assert sum(asked) == 3
+
+
+def test_a_fallback_rule_is_asked_at_every_call(mesh):
+    asked = []
+
+    class Rule:
+        def apply(self, array):
+            asked.append(array.shape)
+            return jax.P("data")
+
+    fn = nym.named_jit(lambda x: x, in_axis_resources=nym.AxisMapping(MAPPING, fallback=Rule()))
+    given = fn(jnp.ones(8))
+    asked.clear()
+    for count in (1, 2):
+        assert fn(given).sharding.spec == jax.P("data")
+        assert len(asked) >= count
+
+
+@pytest.mark.parametrize(
+    "fn", [nym.named_jit(lambda x: x, in_axis_resources=MAPPING), nym.pspec_for], ids=["named_jit", "pspec_for"]
+)
+def test_traced_arrays_are_not_asked_where_they_lie(mesh, fn, monkeypatch):
+    asked, real = [], jax.core.Tracer.__getattr__
+
+    def recorded(self, name):
+        asked.append(name)
+        return real(self, name)
+
+    given = sharded_model(1).weights[0]
+    with nym.axis_mapping(MAPPING):
+        jax.jit(lambda x: (fn(x), x)[1])(given)  # each class of tracers is asked once
+        monkeypatch.setattr(jax.core.Tracer, "__getattr__", recorded)
+        jax.jit(lambda x: (fn(x), x * 2)[1])(given)
+        with pytest.raises(AttributeError, match="sharding"):
+            jax.jit(lambda x: x.sharding)(given.array)
+    assert asked.count("sharding") == 1

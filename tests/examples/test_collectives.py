@@ -1,28 +1,15 @@
 """The compiled train step of the example sends nothing between devices that hand-written JAX does not send."""
 
-import importlib
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-import pytest
 from jax.sharding import Mesh
 
 import axonym as nym
 
 from ..hlo import Program, merge_scatters, table, totals
 from . import handwritten
-
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.fixture(scope="module")
-def train_lm() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLES))
-        yield importlib.import_module("train_lm")
 
 
 def drawn(tree: Any) -> Any:

@@ -5,24 +5,23 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import axonym as nym
 
-from .test_models import EXAMPLES, read_family
+from .test_models import read_family
 
 
 Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs the `main` of an example, which must end well, and returns what it prints."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
 
     def run_main(name: str, *options: object) -> str:
         code = importlib.import_module(name).main([str(option) for option in options])
@@ -35,9 +34,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 def find_numbers(pattern: str, text: str) -> list[float]:
     """Returns the numbers in the groups of a pattern, which must be in the text."""
-    found = re.search(pattern, text)
-    assert found, text
-    return [float(group.replace(",", "")) for group in found.groups()]
+    match = re.search(pattern, text)
+    assert match, text
+    return [float(group.replace(",", "")) for group in match.groups()]
 
 
 def assert_is_picture(path: Path) -> None:
@@ -46,6 +45,7 @@ def assert_is_picture(path: Path) -> None:
     assert picture.std() > 0.01, "The picture is blank."
 
 
+@pytest.mark.thorough
 def test_vit_reads_digits(run: Run, tmp_path: Path):
     output = run("train_vit", "--epochs", 5, "--layers", 1, "--embed", 32, "--batch", 128, "--out", tmp_path)
     (accuracy,) = find_numbers(r"held-out accuracy: ([\d.]+)%", output)
@@ -53,10 +53,9 @@ def test_vit_reads_digits(run: Run, tmp_path: Path):
     assert_is_picture(tmp_path / "vit.png")
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.thorough), "bfloat16"])
-def test_adapters_learn_and_merge(run: Run, tmp_path: Path, dtype: str):
+def test_adapters_learn_and_merge(run: Run, tmp_path: Path):
     llama = read_family("llama")
-    parameters = {name: array.astype(dtype) for name, array in llama.parameters.items()}
+    parameters = {name: array.astype("bfloat16") for name, array in llama.parameters.items()}
     save_file(parameters, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(llama.load.keywords["config"]))
     (tmp_path / "text").write_text("7 11 13 " * 40)
@@ -76,15 +75,17 @@ def test_adapters_learn_and_merge(run: Run, tmp_path: Path, dtype: str):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "mixtral"])
-def test_adapters_keep_the_dtype_of_the_model(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
+def test_adapters_keep_the_dtype_of_the_model(name: str):
     finetune_lora, family = importlib.import_module("finetune_lora"), read_family(name)
-    model = nym.Precision(parameters="bfloat16").cast_parameters(family.load(family.parameters))
-    adapters = finetune_lora.init_adapters(model, 2, 1.0, key=jax.random.key(0))
-    adapters = jax.tree.map(jnp.ones_like, adapters)
-    adapted, merged = finetune_lora.adapt(model, adapters), finetune_lora.merge(model, adapters)
-    assert [leaf.dtype for leaf in jax.tree.leaves(merged)] == [leaf.dtype for leaf in jax.tree.leaves(model)]
-    results = [jax.eval_shape(lambda model: model(*family.inputs), tree) for tree in (model, adapted, merged)]
+
+    def apply(parameters: Any) -> Any:
+        model = nym.Precision(parameters="bfloat16").cast_parameters(family.load(parameters))
+        adapters = finetune_lora.init_adapters(model, 2, 1.0, key=jax.random.key(0))
+        adapted, merged = finetune_lora.adapt(model, adapters), finetune_lora.merge(model, adapters)
+        assert [leaf.dtype for leaf in jax.tree.leaves(merged)] == [leaf.dtype for leaf in jax.tree.leaves(model)]
+        return [tree(*family.inputs) for tree in (model, adapted, merged)]
+
+    results = jax.eval_shape(apply, family.parameters)
     assert {(result.names, result.dtype.name) for result in results} == {(results[0].names, "bfloat16")}
 
 
@@ -99,15 +100,19 @@ def test_tokens_spread_over_experts(run: Run, tmp_path: Path):
     assert_is_picture(tmp_path / "load.png")
 
 
-def test_positions_are_sharded_in_each_way(run: Run, tmp_path: Path):
+def test_positions_are_sharded(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ways = importlib.import_module("long_context").WAYS
+    for way in ("all_gather", "all_to_all"):
+        monkeypatch.delitem(ways, way)
     output = run("long_context", "--lengths", 64, "--layers", 1, "--embed", 16, "--out", tmp_path)
     rows = re.findall(r"64 +(one device|\w+) +([\d.]+) MiB +([\d.]+) MiB +([\d.]+)", output)
-    assert [row[0] for row in rows] == ["one device", "all_gather", "ring", "all_to_all"]
+    assert [row[0] for row in rows] == ["one device", "ring"]
     assert len({loss for *_, loss in rows}) == 1 and 5 < float(rows[0][3]) < 8
-    assert all(float(row[1]) < float(rows[0][1]) / 2 and float(row[2]) > 0 for row in rows[1:])
+    assert float(rows[1][1]) < float(rows[0][1]) / 2 and float(rows[1][2]) > 0
     assert_is_picture(tmp_path / "memory.png")
 
 
+@pytest.mark.thorough
 def test_pipeline_has_the_losses_of_one_device(run: Run, tmp_path: Path):
     sizes = ["--layers", 4, "--batch", 8, "--seq", 8, "--embed", 32, "--steps", 3, "--out", tmp_path]
     output = run("pipeline", "--mesh", "stage:2,data:4", "--microbatches", 2, "--repeats", 2, *sizes)
@@ -131,6 +136,7 @@ def test_rules_shard_a_flax_model(run: Run, tmp_path: Path):
     assert_is_picture(tmp_path / "loss.png")
 
 
+@pytest.mark.thorough
 def test_a_killed_run_goes_on_with_fewer_devices(run: Run, tmp_path: Path):
     steps = ["--steps", 60, "--kill-after", 5, "--save-every", 5, "--width", 16]
     output = run("elastic_restore", *steps, "--then", "data:1,model:2", "--out", tmp_path / "run")

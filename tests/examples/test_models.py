@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -19,7 +20,6 @@ import axonym as nym
 
 
 RECORDED = Path(os.environ.get("AXONYM_RECORDED_MODELS", Path(__file__).parent / "models"))
-EXAMPLES = Path(__file__).parents[2] / "examples"
 COMPUTE = {"batch": "data", "heads": "model", "mlp": "model", "vocab": "model"}
 PARAMETERS = {**COMPUTE, "embed": "data"}
 DECODERS = {
@@ -33,13 +33,15 @@ DECODERS = {
 FAMILIES = {**DECODERS, "bert": "BERT", "vit": "ViT"}
 
 
-IS_THOROUGH = "AXONYM_RECORDED_MODELS" in os.environ  # in `make parity`, which has more time
+IS_PARITY = "AXONYM_RECORDED_MODELS" in os.environ  # in `make parity`, which has more time
+GENERATED = 64 if IS_PARITY else 24  # tokens
+THOROUGH = [] if IS_PARITY else [pytest.mark.thorough]
 
 
-def list_sharded(families: Iterable[str]) -> list[tuple[str, str]]:
-    """Returns pairs of a family and a kind of mesh."""
-    pairs = [(name, kind) for name in families for kind in ("auto", "explicit")]
-    return [(name, kind) for name, kind in pairs if IS_THOROUGH or kind == "explicit" or name == "llama"]
+def list_sharded(families: Iterable[str], *kept: tuple[str, str]) -> list[Any]:
+    """Returns pairs of a family and a kind of mesh, of which only these are run each time."""
+    pairs = itertools.product(families, ("auto", "explicit"))
+    return [pair if pair in kept else pytest.param(*pair, marks=THOROUGH) for pair in pairs]
 
 
 class Family(NamedTuple):
@@ -103,13 +105,8 @@ def load_whole(name: str, what: str = "parameters") -> Any:
 
 
 @pytest.fixture(params=FAMILIES)
-def family(request: pytest.FixtureRequest, examples_on_path: None) -> Family:
+def family(request: pytest.FixtureRequest) -> Family:
     return read_family(request.param)
-
-
-@pytest.fixture
-def examples_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
 
 
 def compute_loss(model: Any, *inputs: nym.NamedArray) -> Any:
@@ -128,13 +125,15 @@ def assert_close(found: Any, expected: Any, tolerance: float) -> None:
         assert difference < bound, f"{jax.tree_util.keystr(path)} differs by {difference:.1e}, more than {bound:.1e}"
 
 
-@pytest.mark.parametrize("family", FAMILIES if IS_THOROUGH else ["mixtral", "whisper"], indirect=True)
+@pytest.mark.parametrize("family", FAMILIES if IS_PARITY else ["bert"], indirect=True)
 def test_output_without_a_mesh_is_that_of_transformers(family: Family):
     output = jax.jit(lambda model, inputs: model(*inputs))(load_whole(family.name), family.inputs)
     np.testing.assert_allclose(output.array, family.output, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("family", "mesh"), list_sharded(FAMILIES), indirect=True)
+@pytest.mark.parametrize(
+    ("family", "mesh"), list_sharded(FAMILIES, ("mixtral", "explicit"), ("vit", "auto")), indirect=True
+)
 def test_sharded_output_and_gradients_are_those_of_transformers(family: Family, mesh: Any):
     with nym.axis_mapping(PARAMETERS):
         model = family.load(family.parameters)
@@ -144,18 +143,17 @@ def test_sharded_output_and_gradients_are_those_of_transformers(family: Family, 
     assert_close(gradients, load_whole(family.name, "gradients"), 1e-4)
 
 
-@pytest.mark.parametrize(("family", "mesh"), list_sharded(["llama"]), indirect=True)
-def test_values_between_layers_are_sharded_over_positions(family: Family, mesh: Any):
+def test_values_between_layers_are_sharded_over_positions(mesh: Any):
     compute = {"batch": "data", "heads": "model", "mlp": "model", "pos": "model"}
     step = nym.fsdp(jax.grad(compute_loss, has_aux=True), {**compute, "embed": "data"}, compute)
-    model, gradients = (load_whole("llama", what).use_sequence_parallelism() for what in ("parameters", "gradients"))
-    found, output = step(model, *nym.shard(family.inputs, compute))
-    assert_close(output.array, family.output, 1e-4)
-    assert_close(found, gradients, 1e-4)
+    model, expected = (load_whole("llama", what).use_sequence_parallelism() for what in ("parameters", "gradients"))
+    gradients, output = step(model, *nym.shard(read_family("llama").inputs, compute))
+    assert_close(output.array, read_family("llama").output, 1e-4)
+    assert_close(gradients, expected, 1e-4)
 
 
 def decode(family: Family, model: Any) -> tuple[nym.NamedArray, Any, list[Any]]:
-    """Returns 64 greedy tokens of each sequence, the cache after them, and the shapes that the step was traced for."""
+    """Returns greedy tokens of each sequence, the cache after them, and the shapes that the step was traced for."""
     traced = []
 
     @nym.named_jit(donate_kwargs={"cache": True})
@@ -168,25 +166,23 @@ def decode(family: Family, model: Any) -> tuple[nym.NamedArray, Any, list[Any]]:
     *speech, tokens = family.inputs
     given = [nym.named_jit(type(model).encode)(model, *speech)] if speech else []
     batch, pos = tokens.axes
-    cache = model.init_cache(batch, nym.Axis("key_pos", pos.size + 64))
-    found = []
-    for _ in range(64):
+    cache = model.init_cache(batch, nym.Axis("key_pos", pos.size + GENERATED))
+    text = []
+    for _ in range(GENERATED):
         # One step at a time: collectives of many steps in flight may starve each other on a machine of few cores.
         tokens, cache = jax.block_until_ready(step(model, tokens, *given, cache=cache))
-        found.append(tokens)
-    return nym.concatenate("pos", found), cache, traced
+        text.append(tokens)
+    return nym.concatenate("pos", text), cache, traced
 
 
-def test_greedy_text_without_a_mesh_is_that_of_transformers(examples_on_path: None):
-    llama = read_family("llama")
-    np.testing.assert_array_equal(decode(llama, load_whole("llama"))[0].array, llama.generated)
+GREEDY = [("llama", "auto"), ("gemma2", "explicit"), ("whisper", "explicit")]
 
 
-@pytest.mark.parametrize(("family", "mesh"), list_sharded(DECODERS), indirect=True)
+@pytest.mark.parametrize(("family", "mesh"), list_sharded(DECODERS, *GREEDY), indirect=True)
 def test_sharded_greedy_text_is_that_of_transformers(family: Family, mesh: Any):
     with nym.axis_mapping(COMPUTE):
-        found, cache, traced = decode(family, nym.shard(load_whole(family.name)))
-    np.testing.assert_array_equal(found.array, family.generated)
+        text, cache, traced = decode(family, nym.shard(load_whole(family.name)))
+    np.testing.assert_array_equal(text.array, family.generated[:, :GENERATED])
     assert len(traced) == 2, "The step is traced for the prompt and for the first token, and not again."
     for leaf in jax.tree.leaves(cache, is_leaf=lambda leaf: isinstance(leaf, nym.NamedArray)):
         assert leaf.sharding.is_equivalent_to(nym.sharding_for_axis(leaf.axes, COMPUTE), leaf.ndim)
@@ -200,9 +196,9 @@ def test_a_state_dict_of_torch_comes_back_bit_for_bit(family: Family, tmp_path: 
     assert_same_bits({name: array for file in files for name, array in load_file(file).items()}, family)
 
 
-def test_sharded_files_and_state_dicts_come_back_bit_for_bit(examples_on_path: None, mesh: Any, tmp_path: Path):
+def test_sharded_files_and_state_dicts_come_back_bit_for_bit(explicit_mesh: Any, tmp_path: Path):
     family = read_family("mixtral")
-    with nym.axis_mapping(PARAMETERS):
+    with jax.set_mesh(explicit_mesh), nym.axis_mapping(PARAMETERS):
         model = family.load(family.parameters)
         assert_same_bits(nym.state_dict.to_torch_compatible_state_dict(model), family)
         nym.state_dict.save_safetensors(model, tmp_path)
@@ -222,7 +218,7 @@ def assert_same_bits(state: dict[str, np.ndarray], family: Family) -> None:
 
 def test_transformers_loads_what_axonym_wrote(family: Family, tmp_path: Path):
     """The same logits as before, bit for bit, because the parameters are; `make parity` runs it."""
-    if not IS_THOROUGH:
+    if not IS_PARITY:
         pytest.skip("`make parity` has `transformers`.")
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     config = family.load.keywords["config"]
@@ -241,21 +237,7 @@ def test_transformers_loads_what_axonym_wrote(family: Family, tmp_path: Path):
     np.testing.assert_allclose(output, family.output, rtol=1e-6, atol=1e-6)
 
 
-def test_decoding_keeps_to_the_window_of_mixtral(examples_on_path: None):
-    mixtral = read_family("mixtral")
-    model = mixtral.module.Mixtral.from_hf(mixtral.parameters, {**mixtral.load.keywords["config"], "sliding_window": 3})
-    tokens = nym.arange(nym.Axis("pos", 8)).broadcast_axis(nym.Axis("batch", 1))
-    cache = model.init_cache(nym.Axis("batch", 1), nym.Axis("key_pos", 8))
-    start, cache = model.decode(tokens["pos", :5], cache)
-    found = [start]
-    for at in range(5, 8):
-        logits, cache = model.decode(tokens["pos", at : at + 1], cache)
-        found.append(logits)
-    expected = model(tokens)
-    assert_close(nym.concatenate("pos", found).rearrange(expected.names).array, expected.array, 1e-4)
-
-
-def test_a_folder_that_does_not_fit_is_an_error(examples_on_path: None):
+def test_a_folder_that_does_not_fit_is_an_error():
     llama, common = read_family("llama"), importlib.import_module("models.common")
     name = "model.layers.0.mlp.up_proj.weight"
     with pytest.raises(ValueError, match=rf"'{name}' has shape \(\d+, \d+\), its field is \(mlp: "):
@@ -279,7 +261,7 @@ def test_a_folder_that_does_not_fit_is_an_error(examples_on_path: None):
         ("whisper", {"activation_function": "relu"}, "has the activation 'gelu'"),
     ],
 )
-def test_configurations_of_another_kind_are_refused(name: str, option: dict, message: str, examples_on_path: None):
+def test_configurations_of_another_kind_are_refused(name: str, option: dict, message: str):
     family = read_family(name)
     with pytest.raises(ValueError, match=message):
         family.module.Config.from_hf({**family.load.keywords["config"], **option})

@@ -14,15 +14,14 @@ import pytest
 
 from tests.processes import free_port
 
-from .test_models import EXAMPLES
+from .conftest import EXAMPLES
 
 
 FOLDER = EXAMPLES / "multi_host"
 
 
 @pytest.fixture
-def train(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
+def train() -> Any:
     return importlib.import_module("multi_host.train")
 
 
@@ -57,19 +56,15 @@ def test_two_processes_stop_at_a_signal_and_one_goes_on(train: Any, tmp_path: Pa
     assert f"goes on from step {step}\n" in output and re.search(rf"step {step + 1}: loss \d", output)
 
 
-@pytest.mark.parametrize("name", ["local.sh", "slurm.sbatch", "tpu.sh"])
-def test_scripts_are_of_bash(name: str):
-    assert subprocess.run(["bash", "-n", FOLDER / name]).returncode == 0
-
-
-@pytest.mark.parametrize("name", ["slurm.sbatch", "tpu.sh", "jobset.yaml"])
-def test_launchers_give_options_that_the_program_has(train: Any, name: str):
-    text = (FOLDER / name).read_text()
-    commands = re.findall(r"python3?[^\w\n]+train\.py(.*)", text)
-    given = [option for command in commands for option in re.findall(r"--[\w-]+", command)]
-    assert given, f"{name} does not say where results are."
-    for option in given:
-        train.parse_args([option, "1"])
+def test_launchers_give_options_that_the_program_has(train: Any):
+    for name in ("local.sh", "slurm.sbatch", "tpu.sh"):
+        assert subprocess.run(["bash", "-n", FOLDER / name]).returncode == 0, name
+    for name in ("slurm.sbatch", "tpu.sh", "jobset.yaml"):
+        commands = re.findall(r"python3?[^\w\n]+train\.py(.*)", (FOLDER / name).read_text())
+        options = [option for command in commands for option in re.findall(r"--[\w-]+", command)]
+        assert options, f"{name} does not say where results are."
+        for option in options:
+            train.parse_args([option, "1"])
 
 
 def test_jobset_starts_as_many_pods_as_processes():

@@ -21,14 +21,12 @@ from axonym import state_dict as sd
 from axonym.state_dict._safetensors_format import ArrayInfo, make_header
 
 from ..processes import run
+from ..refusals import refusal
 from .test_state_dict import Embed, HeadDim, Heads, Layers, Renamed, make_model
 
 
-MAPPINGS = {
-    "replicated": {},
-    "fsdp": {"embed": "data", "heads": "model"},
-    "layers": {"layers": "model", "embed": "data"},
-}
+INDEX = "model.safetensors.index.json"
+MAPPINGS = [("auto", {"embed": "data", "heads": "model"}), ("explicit", {"layers": "model", "embed": "data"})]
 
 
 def assert_same(loaded: Any, expected: Any) -> None:
@@ -41,14 +39,14 @@ def assert_same(loaded: Any, expected: Any) -> None:
         assert first is second or np.array_equal(np.asarray(first), np.asarray(second))
 
 
-@pytest.mark.parametrize("name", MAPPINGS)
-def test_files_are_those_of_the_library_and_are_loaded_sharded(mesh, name, tmp_path, getkey):
-    with jax.set_mesh(mesh), nym.axis_mapping(MAPPINGS[name]):
+@pytest.mark.parametrize(("mesh", "mapping"), MAPPINGS, indirect=["mesh"], ids=["auto", "explicit"])
+def test_files_are_those_of_the_library_and_are_loaded_sharded(mesh, mapping, tmp_path, getkey):
+    with nym.axis_mapping(mapping):
         model = nym.named_jit(lambda key: {**make_model(key), "more": [None, jnp.arange(3), 2.5]})(getkey())
         sd.save_safetensors(model, tmp_path, max_shard_size=800)
         files = sorted(path.name for path in tmp_path.iterdir())
-        assert files[0] == f"model-00001-of-{len(files) - 1:05}.safetensors" and files[-1] == f"{sd_index()}"
-        index = json.loads((tmp_path / sd_index()).read_text())
+        assert files[0] == f"model-00001-of-{len(files) - 1:05}.safetensors" and files[-1] == INDEX
+        index = json.loads((tmp_path / INDEX).read_text())
         expected = sd.to_torch_compatible_state_dict(model)
         arrays = {key: array for file in files[:-1] for key, array in load_file(tmp_path / file).items()}
         assert index["metadata"]["total_size"] == sum(array.nbytes for array in arrays.values())
@@ -70,10 +68,6 @@ def test_files_are_those_of_the_library_and_are_loaded_sharded(mesh, name, tmp_p
     assert reloaded["blocks"].stacked.out.weight.sharding == moved["blocks"].stacked.out.weight.sharding
 
 
-def sd_index() -> str:
-    return "model.safetensors.index.json"
-
-
 def test_modules_with_keys_and_values_of_their_own_are_saved(tmp_path, getkey):
     stack = [nym.nn.Stacked.init(Layers, Renamed)(key=getkey()), nym.nn.BlockSeq.init(Layers, Renamed)(key=getkey())]
     sd.save_safetensors(stack, tmp_path, prefix="model")
@@ -88,47 +82,43 @@ def test_modules_with_keys_and_values_of_their_own_are_saved(tmp_path, getkey):
     assert_same(sd.load_safetensors(stack, tmp_path)[1].blocks[0].out, stack[1].blocks[0].out)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["bool", "int8", "uint32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "complex64"]
-)
-def test_bits_of_each_dtype_are_kept(dtype, tmp_path):
+def test_bits_of_each_dtype_are_kept(tmp_path):
+    dtypes = ("bool", "int8", "uint32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "complex64")
+    arrays = {name: np.arange(8).astype(jnp.dtype(name)) for name in dtypes}
     tree = {
-        "named": nym.arange(Embed).astype(dtype),
-        "scalar": jnp.ones((), dtype),
-        "empty": jnp.zeros((0, 3), dtype),
-        "host": np.arange(3).astype(jnp.dtype(dtype)),
+        "host": arrays,
+        "named": {name: nym.NamedArray(jax.device_put(array), Embed) for name, array in arrays.items()},
+        "scalar": {name: jax.device_put(array[1]) for name, array in arrays.items()},
+        "empty": {name: jax.device_put(array[:0].reshape(0, 3)) for name, array in arrays.items()},
     }
     sd.save_safetensors(tree, tmp_path)
     loaded = sd.load_safetensors(tree, tmp_path)
     assert_same(loaded, tree)
-    assert type(loaded["host"]) is np.ndarray
+    assert all(type(array) is np.ndarray for array in loaded["host"].values())
 
 
-def test_random_keys_are_saved_as_data_and_other_leaves_are_not(tmp_path, mesh):
-    keys = nym.shard(nym.NamedArray(jax.random.split(jax.random.key(1), 4), "heads"), {"heads": "data"})
+def test_random_keys_are_saved_as_data_and_other_leaves_are_not(tmp_path, explicit_mesh):
+    keys = nym.shard(nym.NamedArray(jax.random.split(jax.random.key(1), 4), "heads"), {"heads": "data"}, explicit_mesh)
     tree = {"keys": keys, "key": jax.random.key(2, impl="rbg"), "none": None, "rate": 0.1, "act": jax.nn.relu}
     sd.save_safetensors(tree, tmp_path)
     assert load_file(tmp_path / "model.safetensors").keys() == {"keys", "key"}
     loaded = sd.load_safetensors({**tree, "rate": 0.2}, tmp_path)
     assert loaded["rate"] == 0.2
     assert_same({**loaded, "rate": 0.1}, tree)
-    for second, message in (
-        (jax.random.key(2), r"'key' was saved with keys of 'rbg', its field has keys of 'threefry2x32'"),
-        (jnp.zeros(4, jnp.uint32), r"'key' was saved as random keys of 'rbg', its field is uint32"),
+    for field, message in (
+        (jax.random.key(2), "'key' was saved with keys of 'rbg', its field has keys of 'threefry2x32'"),
+        (np.zeros(4, np.uint32), "'key' was saved as random keys of 'rbg', its field is uint32"),
     ):
-        with pytest.raises(ValueError, match=message):
-            sd.load_safetensors({**tree, "key": second}, tmp_path)
-    with pytest.raises(ValueError, match="'x' is int4, which safetensors cannot hold; convert it with `astype`"):
-        sd.save_safetensors({"x": jnp.ones(2, jnp.int4)}, tmp_path)
+        with refusal(message):
+            sd.load_safetensors({**tree, "key": field}, tmp_path)
+    with refusal("'x' is int4, which safetensors cannot hold; convert it with `astype`"):
+        sd.save_safetensors({"x": np.ones(2, jnp.int4)}, tmp_path)
 
 
 def test_axes_in_another_order_are_undone_and_not_transposed_silently(tmp_path, draw):
     Mlp = nym.Axis("mlp", 8)  # of the size of `embed`
     weight = draw(mlp=8, embed=8)
     like = {"weight": nym.zeros((Embed, Mlp))}
-    save_file({"weight": np.asarray(weight.array)}, tmp_path / "raw.safetensors")
-    raw = nym.NamedArray(load_file(tmp_path / "raw.safetensors")["weight"], like["weight"].names)
-    assert not (raw == weight).all()
     sd.save_safetensors({"weight": weight}, tmp_path)
     loaded = sd.load_safetensors(like, tmp_path, {"embed": "a", "mlp": "b"}, nym.create_mesh((2, 4), ("a", "b")))
     assert loaded["weight"].names == ("embed", "mlp") and (loaded["weight"] == weight).all()
@@ -184,11 +174,13 @@ def test_files_of_other_libraries_are_read_by_shape(tmp_path, getkey):
     assert_same(sd.load_safetensors(half, tmp_path, prefix="norms", dtypes="keep"), model["norms"])
 
 
-def test_a_misspelt_name_in_the_mapping_is_a_warning(tmp_path):
-    tree = {"x": nym.ones({"vocabulary": 8})}
+def test_a_mapping_needs_a_mesh_and_a_misspelt_name_in_it_is_a_warning(tmp_path):
+    tree = {"x": nym.NamedArray(np.ones(8, np.float32), "vocabulary")}
     sd.save_safetensors(tree, tmp_path)
     with pytest.warns(RuntimeWarning, match="the mapping has no 'vocabulary', but has 'vocabulray'"):
         sd.load_safetensors(tree, tmp_path, {"vocabulray": "data"}, nym.create_mesh((8,), ("data",)))
+    with refusal("`mapping` needs a mesh to load onto; set one with `jax"):
+        sd.load_safetensors(tree, tmp_path, {"vocabulary": "data"})
 
 
 def test_damaged_and_missing_files_are_errors_with_their_names(tmp_path):
@@ -222,16 +214,11 @@ def test_damaged_and_missing_files_are_errors_with_their_names(tmp_path):
     second.unlink()
     with pytest.raises(FileNotFoundError, match=r"index.json' lists 'model-00002-of-00002.safetensors', which is not"):
         sd.load_safetensors(tree, tmp_path)
-    (tmp_path / sd_index()).write_text("{")
+    (tmp_path / INDEX).write_text("{")
     with pytest.raises(ValueError, match=r"index.json' is damaged or truncated: "):
         sd.load_safetensors(tree, tmp_path)
     with pytest.raises(FileNotFoundError, match=r"nowhere' has neither 'model.safetensors' nor 'model.safetensors.ind"):
         sd.load_safetensors(tree, tmp_path / "nowhere")
-
-
-def write_header(path: Path, header: str | bytes, data: int = 16) -> None:
-    text = header.encode() if isinstance(header, str) else header
-    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(data))
 
 
 GOOD = '{"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}'
@@ -255,19 +242,20 @@ BAD_HEADERS = {
 }
 
 
-@pytest.mark.parametrize("header", BAD_HEADERS, ids=range(len(BAD_HEADERS)))
-def test_wrong_headers_are_errors_with_the_name_of_the_file(header, tmp_path):
-    write_header(tmp_path / "model.safetensors", header)
-    with pytest.raises(ValueError, match=rf"/model.safetensors' is damaged or truncated: {BAD_HEADERS[header]}"):
-        sd.load_safetensors({"x": jnp.ones(4)}, tmp_path)
+def test_wrong_headers_are_errors_with_the_name_of_the_file(tmp_path):
+    for header, message in BAD_HEADERS.items():
+        text = header.encode()
+        (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(16))
+        with refusal(f"/model.safetensors' is damaged or truncated: {message}"):
+            sd.load_safetensors({"x": np.ones(4, np.float32)}, tmp_path)
 
 
 BAD_INDICES = {
     "[]": "is damaged or no index: it has no 'weight_map' from keys to names of files",
     '{"weight_map": ["a"]}': "is damaged or no index: it has no 'weight_map' from keys to names of files",
     '{"weight_map": {"x": 3}}': "is damaged or no index: it has no 'weight_map' from keys to names of files",
-    '{"weight_map": {"x": "../out"}}': r"lists 'x' in '\.\./out', which is outside of its folder, so it is not read",
-    '{"weight_map": {"x": "a/../../out"}}': "lists 'x' in .*, which is outside of its folder, so it is not read",
+    '{"weight_map": {"x": "../out"}}': "lists 'x' in '../out', which is outside of its folder, so it is not read",
+    '{"weight_map": {"x": "a/../../out"}}': "lists 'x' in 'a/../../out', which is outside of its folder",
     '{"weight_map": {"x": "/etc/passwd"}}': "lists 'x' in '/etc/passwd', which is outside of its folder",
     '{"weight_map": {"x": "a", "x": "b"}}': "is damaged or truncated: it has the key 'x' twice",
     '{"weight_map": {"x": "a", "y": "b"}}': "lists two files that have 'x', 'a' and 'b'",
@@ -275,16 +263,16 @@ BAD_INDICES = {
 }
 
 
-@pytest.mark.parametrize("index", BAD_INDICES, ids=range(len(BAD_INDICES)))
-def test_wrong_indices_are_errors_with_the_name_of_the_file(index, tmp_path):
+def test_wrong_indices_are_errors_with_the_name_of_the_file(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     save_file({"x": np.ones(4)}, tmp_path / "out")
     save_file({"x": np.ones(4)}, folder / "a")
     save_file({"x": np.ones(4), "y": np.ones(4)}, folder / "b")
-    (folder / sd_index()).write_text(index)
-    with pytest.raises(ValueError, match=rf"/folder/model.safetensors.index.json' {BAD_INDICES[index]}"):
-        sd.load_safetensors({"x": np.ones(4)}, folder, strict=False)
+    for index, message in BAD_INDICES.items():
+        (folder / INDEX).write_text(index)
+        with refusal(f"/folder/model.safetensors.index.json' {message}"):
+            sd.load_safetensors({"x": np.ones(4)}, folder, strict=False)
 
 
 def test_axes_that_do_not_fit_a_shape_are_errors(tmp_path):
@@ -299,10 +287,10 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize(("old", "new"), [(10**9, 10**9), (10**9, 32), (32, 10**9), (32, 32), (16, 32)])
+@pytest.mark.parametrize(("old", "new"), [(10**9, 10**9), (32, 10**9), (16, 32)])
 def test_a_save_that_is_killed_leaves_one_save_or_none(old, new, tmp_path, monkeypatch):
     def make(value: float) -> dict[str, Any]:
-        return {name: nym.full(Embed, value) for name in "abcd"}
+        return {name: np.full(8, value, np.float32) for name in "abcd"}
 
     outcomes = []
     for steps in range(20):
@@ -329,7 +317,7 @@ def test_a_save_that_is_killed_leaves_one_save_or_none(old, new, tmp_path, monke
                 pass
         try:
             loaded = sd.load_safetensors(make(0.0), tmp_path)
-            (value,) = {float(x) for name in "abcd" for x in loaded[name].array}
+            (value,) = np.unique([*loaded.values()])
             outcomes.append(value)
         except FileNotFoundError:
             outcomes.append(0.0)
@@ -355,63 +343,54 @@ def test_a_full_disk_is_an_error_and_leaves_the_older_files(tmp_path):
 
 def test_programs_that_save_to_one_folder_at_once_leave_one_save(tmp_path):
     def make(value: float) -> dict[str, Any]:
-        return {name: jnp.full(1000, value) for name in "abcd"}
+        return {name: np.full(1000, value, np.float32) for name in "abcd"}
 
     trees = [make(value) for value in range(3)]
     barrier = threading.Barrier(len(trees), timeout=20)
 
     def save(tree: Any) -> None:
-        for size in (5000, 10**9, 5000):
+        for size in (10**9, 5000):
             barrier.wait()
             sd.save_safetensors(tree, tmp_path, max_shard_size=size)
             barrier.wait()
             loaded = sd.load_safetensors(tree, tmp_path)
-            assert len({float(x) for array in loaded.values() for x in array}) == 1
+            assert np.unique([*loaded.values()]).size == 1
 
     with ThreadPoolExecutor(len(trees)) as pool:
         for saved in [pool.submit(save, tree) for tree in trees]:
             saved.result()
     assert sorted(os.listdir(tmp_path)) == [
         *(f"model-{index:05}-of-00004.safetensors" for index in range(1, 5)),
-        sd_index(),
+        INDEX,
     ]
 
 
-def test_only_old_remains_of_killed_saves_are_removed(tmp_path):
+def test_only_old_remains_of_killed_saves_are_removed_and_files_have_ordinary_permissions(tmp_path):
     names = (".model.safetensors.1.incomplete", ".axonym-1.incomplete", ".other.incomplete")
     for name in names:
         (tmp_path / name).touch()
-    tree = {"a": nym.ones(Embed)}
+    tree = {"a": np.ones(8)}
     sd.save_safetensors(tree, tmp_path)
     assert {*names} < {*os.listdir(tmp_path)}
     for name in names:
         os.utime(tmp_path / name, (0, 0))
-    sd.save_safetensors(tree, tmp_path)
-    assert sorted(os.listdir(tmp_path)) == [names[2], "model.safetensors"]
-
-
-def test_files_have_the_permissions_of_ordinary_ones(tmp_path):
     before = os.umask(0o027)
     try:
-        sd.save_safetensors({"a": nym.ones(Embed), "b": nym.ones(Embed)}, tmp_path, max_shard_size=32)
+        sd.save_safetensors(tree, tmp_path)
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
+    assert sorted(os.listdir(tmp_path)) == [names[2], "model.safetensors"]
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"), [(7, 7), ("5GB", 5 * 10**9), ("1.5 kb", 1500), ("2MiB", 2**21), ("64", 64)]
-)
-def test_sizes_are_those_of_hugging_face(size, expected):
+def test_sizes_are_those_of_hugging_face(tmp_path):
     from axonym.state_dict._safetensors import parse_size
 
-    assert parse_size(size) == expected
-
-
-@pytest.mark.parametrize("size", ["5XB", "", 0, -1, True, 2.5, None, "0GB"])
-def test_sizes_that_are_none_are_refused(size, tmp_path):
-    with pytest.raises(ValueError, match="`max_shard_size` is a number of bytes or a text as '5GB' or '500MiB', not "):
-        sd.save_safetensors({}, tmp_path, max_shard_size=size)
+    sizes = {7: 7, "5GB": 5 * 10**9, "1.5 kb": 1500, "2MiB": 2**21, "64": 64}
+    assert {size: parse_size(size) for size in sizes} == sizes
+    for size in ("5XB", "", 0, -1, True, 2.5, None, "0GB"):
+        with refusal("`max_shard_size` is a number of bytes or a text as '5GB' or '500MiB', not "):
+            sd.save_safetensors({}, tmp_path, max_shard_size=size)
 
 
 def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
@@ -426,13 +405,6 @@ start()
 import pathlib, os, types, uuid
 import equinox as eqx
 import numpy as np
-
-class Block(eqx.Module):
-    up: nym.nn.Linear
-
-    @staticmethod
-    def init(key):
-        return Block(nym.nn.Linear.init(nym.Axis("embed", 4), nym.Axis("mlp", 8), key=key))
 
 class BrokenModule(eqx.Module):
     x: jax.Array
@@ -468,12 +440,10 @@ with jax.set_mesh(mesh):
             nym.state_dict.save_safetensors({"small": nym.ones({"mlp": 4})}, folder / "small")  # compiles and connects
             _, used = measure(lambda: nym.state_dict.save_safetensors(tree, folder))
             assert used < 1.1 * whole["slice"], used
-            print("saved with", used >> 20, "MiB")
             like = jax.eval_shape(make)
             del tree
             loaded, used = measure(lambda: nym.state_dict.load_safetensors(like, folder))
             assert used < whole["weight"] // 2 + 1.1 * whole["slice"], used  # half of it is on the devices
-            print("loaded with", used >> 20, "MiB")
             for shard in loaded["weight"].array.addressable_shards:
                 rows, columns = (np.arange(size)[at] for size, at in zip(sizes.values(), shard.index))
                 assert (np.asarray(shard.data) == rows[:, None] * 4096 + columns).all()
@@ -499,8 +469,8 @@ with jax.set_mesh(mesh):
     has(text, "there is no dict", *([] if PROCESS else ["failed in process 1: RuntimeError: "]))
     # A process that cannot write tells the others, which need it to slice layers that it has a part of.
     with nym.axis_mapping(layers="data"):
-        init_layers = nym.nn.Stacked.init(nym.Axis("layers", 4), Block)
-        layers = nym.named_jit(lambda: init_layers(jax.random.split(jax.random.key(0), 4)))()
+        init_layers = nym.nn.Stacked.init(nym.Axis("layers", 4), nym.nn.RmsNorm)
+        layers = nym.named_jit(lambda: init_layers(nym.Axis("embed", 4)))()
     if PROCESS == 1:
         import axonym.state_dict._safetensors as saving
         def fail(*args):
@@ -517,14 +487,6 @@ print("done")
 def test_processes_write_and_read_their_slices_at_once(tmp_path):
     for output in run(PROGRAM, 2, 2, environment=[{"FOLDER": str(tmp_path)}] * 2):
         assert "done" in output
-        print(output)
     with safe_open(tmp_path / "model.safetensors", "np") as file:
         rows = file.get_slice("weight")[8000:8002]
     np.testing.assert_array_equal(rows, np.arange(8000 * 4096, 8002 * 4096).reshape(2, 4096))
-
-
-def test_a_mapping_without_a_mesh_is_an_error(tmp_path: Path) -> None:
-    tree = {"weight": nym.ones({"embed": 8})}
-    sd.save_safetensors(tree, tmp_path)
-    with jax.set_mesh(None), pytest.raises(ValueError, match="`mapping` needs a mesh to load onto; set one with `jax"):
-        sd.load_safetensors(tree, tmp_path, {"embed": "data"})

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import resource
 import shutil
 import subprocess
 import zlib
@@ -20,7 +19,7 @@ import pytest
 import axonym as nym
 from axonym.checkpoint._checksums import CHECKSUMS, write_checksums
 
-from .tamper import run_exchanges, run_flips
+from .fail import limit_file_size
 
 
 STATE = {"weight": nym.arange(nym.Axis("embed", 64), dtype=jnp.float32), "step": 3}
@@ -56,7 +55,7 @@ def check_refused(folder: Path, path: Path) -> None:
     assert str(path) in str(raised.value)
 
 
-def test_a_flipped_byte_of_any_file_is_found(folder: Path) -> None:
+def test_a_changed_truncated_or_missing_file_is_found(folder: Path) -> None:
     files = list_files(folder)
     assert len(files) > 8
     for path in files:
@@ -64,24 +63,12 @@ def test_a_flipped_byte_of_any_file_is_found(folder: Path) -> None:
         for index in {0, len(content) // 2, len(content) - 1}:
             path.write_bytes(content[:index] + bytes([content[index] ^ 4]) + content[index + 1 :])
             check_refused(folder, path)
-        path.write_bytes(content)
-    assert is_same(nym.checkpoint.restore(folder, STATE))
-
-
-def test_a_truncated_or_missing_file_is_found(folder: Path) -> None:
-    for path in list_files(folder):
-        content = path.read_bytes()
         path.write_bytes(content[: len(content) // 2])
         check_refused(folder, path)
         path.unlink()
         check_refused(folder, path)
         path.write_bytes(content)
     assert is_same(nym.checkpoint.restore(folder, STATE))
-
-
-def test_changes_and_exchanges_at_random_are_found() -> None:
-    for summary in (*run_flips(15, seed=0), *run_exchanges(15, seed=0)):
-        assert summary.startswith("15 ") and "none was missed" in summary
 
 
 def test_an_index_of_another_checkpoint_is_found(folder: Path, tmp_path: Path) -> None:
@@ -128,38 +115,28 @@ def change_metadata(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path],
     return change_file
 
 
-def nest_metadata(step: Path) -> None:
-    (step / "default" / "axonym.json").write_text('{"tree": ' + "[" * 5000 + "]" * 5000 + "}")
+def change_array(**entries: Any) -> Callable[[Path], None]:
+    return change_metadata(lambda content: content["tree"]["children"][1][1].update(entries))
 
 
-def write_no_files(step: Path) -> None:
-    content: dict[str, Any] = {"algorithm": "crc32c+sum64", "files": []}
-    crc = zlib.crc32(json.dumps(content).encode())
-    (step / CHECKSUMS).write_text(json.dumps({**content, "crc32": crc}))
+CHANGES = {
+    "no metadata": lambda step: (step / "default" / "axonym.json").unlink(),
+    "metadata are a list": lambda step: (step / "default" / "axonym.json").write_text("[]"),
+    "nested metadata": lambda step: (step / "default" / "axonym.json").write_text("[" * 5000 + "]" * 5000),
+    "no index": lambda step: (step / "default" / "manifest.ocdbt").unlink(),
+    "no elements": lambda step: shutil.rmtree(step / "default" / "d"),
+    "no process count": change_metadata(lambda content: content.pop("process_count")),
+    "text as a process count": change_metadata(lambda content: content.update(process_count="1")),
+    "no format": change_metadata(lambda content: content.update(format=None)),
+    "fractional shape": change_array(shape=[64.0]),
+    "unknown dtype": change_array(dtype="float33"),
+    "number as a name": change_array(names=[1]),
+    "another value": change_metadata(lambda content: content["tree"]["children"][0][1].update(value="x")),
+    "another child": change_metadata(lambda content: content["tree"]["children"].append(3)),
+}
 
 
-def remove_data_files(step: Path) -> None:
-    shutil.rmtree(step / "default" / "d")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda step: (step / "default" / "axonym.json").unlink(),
-        lambda step: (step / "default" / "axonym.json").write_text("[]"),
-        lambda step: (step / "default" / "manifest.ocdbt").unlink(),
-        nest_metadata,
-        remove_data_files,
-        change_metadata(lambda content: content.pop("process_count")),
-        change_metadata(lambda content: content.update(process_count="1")),
-        change_metadata(lambda content: content.update(format=None)),
-        change_metadata(lambda content: content["tree"]["children"][1][1].update(shape=[64.0])),
-        change_metadata(lambda content: content["tree"]["children"][1][1].update(dtype="float33")),
-        change_metadata(lambda content: content["tree"]["children"][1][1].update(names=[1])),
-        change_metadata(lambda content: content["tree"]["children"][0][1].update(value="x")),
-        change_metadata(lambda content: content["tree"]["children"].append(3)),
-    ],
-)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_fallback_passes_all_that_cannot_be_read(folder: Path, change: Callable[[Path], Any]) -> None:
     """Checksums do not help where the files that they were computed of were incomplete."""
     change(folder / "2")
@@ -172,18 +149,16 @@ def test_fallback_passes_all_that_cannot_be_read(folder: Path, change: Callable[
             assert is_same(nym.checkpoint.restore(folder, like, fallback=True))
 
 
-def test_metadata_of_other_arrays_are_damage(folder: Path) -> None:
-    change_metadata(lambda content: content["tree"]["children"][1][1].update(shape=[65]))(folder / "2")
+def test_metadata_of_other_arrays_and_checksums_that_list_no_files_are_damage(folder: Path) -> None:
+    change_array(shape=[65])(folder / "2")
     write_checksums(folder / "2", process_count=0)
     with pytest.raises(DAMAGED, match=r"\['weight'\] has shape \(64,\), and axonym.json says \(65,\)"):
         nym.checkpoint.restore(folder)
-
-
-def test_checksums_that_list_no_files_are_damage(folder: Path) -> None:
-    write_no_files(folder / "2")
-    check_refused(folder, folder / "2" / CHECKSUMS)
-    (folder / "2" / CHECKSUMS).write_text("[" * 5000)
-    check_refused(folder, folder / "2" / CHECKSUMS)
+    content: dict[str, Any] = {"algorithm": "crc32c+sum64", "files": []}
+    crc = zlib.crc32(json.dumps(content).encode())
+    for text in (json.dumps({**content, "crc32": crc}), "[" * 5000):
+        (folder / "2" / CHECKSUMS).write_text(text)
+        check_refused(folder, folder / "2" / CHECKSUMS)
 
 
 @pytest.mark.parametrize("name", [CHECKSUMS, "axonym.json"])
@@ -213,20 +188,6 @@ def test_large_files_are_checked_in_blocks(tmp_path: Path, monkeypatch: pytest.M
         nym.checkpoint.restore(tmp_path, noise)
 
 
-def test_raw_orbax_returns_the_flipped_byte_in_silence(tmp_path: Path) -> None:
-    ocp = pytest.importorskip("orbax.checkpoint")
-    noise = {"noise": jnp.asarray(np.random.default_rng(0).integers(0, 2**32, 1 << 12, np.uint32))}
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(tmp_path / "raw", noise)
-    path = max((tmp_path / "raw").rglob("*"), key=lambda file: file.stat().st_size)
-    content = bytearray(path.read_bytes())
-    content[9000] ^= 1
-    path.write_bytes(content)
-    with ocp.StandardCheckpointer() as checkpointer:
-        restored = checkpointer.restore(tmp_path / "raw", noise)
-    assert not np.array_equal(restored["noise"], noise["noise"])
-
-
 def test_fallback_takes_the_one_before_and_makes_way(folder: Path) -> None:
     next(path for path in list_files(folder) if path.parts[-3:-1] == ("ocdbt.process_0", "d")).write_bytes(b"")
     assert is_same(nym.checkpoint.restore(folder, STATE, step=1))
@@ -246,40 +207,26 @@ def test_fallback_takes_the_one_before_and_makes_way(folder: Path) -> None:
 
 
 @contextmanager
-def mount(folder: Path, size: str, *, is_read_only: bool = False) -> Iterator[None]:
-    """Mounts a file system of this size, which only root may do."""
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+def mount_read_only(folder: Path) -> Iterator[None]:
+    """Mounts a file system, which only root may do."""
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", folder], capture_output=True)
     if done.returncode:
         pytest.skip("file systems cannot be mounted here")
     try:
-        if is_read_only:
-            subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
         yield
     finally:
         subprocess.run(["umount", folder], check=True)
 
 
-@contextmanager
-def limit_file_size(folder: Path, size: str) -> Iterator[None]:
-    """Lets no file of this process be larger."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 # Writes that are still under way when the first one fails report to an event loop that orbax has closed by then.
 @pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("fill", [mount, limit_file_size])
-def test_full_disk(fill: Callable[[Path, str], Any], tmp_path: Path) -> None:
+def test_full_disk(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 2**32, 1 << 19, np.uint32)
-    with fill(tmp_path, "1m"), nym.checkpoint.Checkpointer(tmp_path, max_to_keep=1) as checkpointer:
+    with limit_file_size(1 << 18), nym.checkpoint.Checkpointer(tmp_path, max_to_keep=1) as checkpointer:
         checkpointer.save(STATE, 1)
         checkpointer.wait()
         checkpointer.save({"noise": jnp.asarray(noise)}, 2)
-        with pytest.raises(OSError, match=r"step 2 could not be saved in .* \(complete: 1\): .*(No space|too large)"):
+        with pytest.raises(OSError, match=r"step 2 could not be saved in .* \(complete: 1\): .*too large"):
             checkpointer.wait()
         assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".axonym-")] == ["1"]
         assert is_same(checkpointer.restore(STATE))
@@ -292,7 +239,7 @@ def test_read_only_folder(intact: Path, tmp_path: Path) -> None:
     target = tmp_path / "folder"
     target.mkdir(mode=0o555)
     is_root = os.geteuid() == 0  # who may write to any folder
-    with mount(target, "1m", is_read_only=True) if is_root else nullcontext():
+    with mount_read_only(target) if is_root else nullcontext():
         for folder in (target, target / "new"):
             message = rf"{folder} cannot be opened to save: .*(Read-only|Permission denied).*; choose a folder that can"
             with pytest.raises(OSError, match=message):
