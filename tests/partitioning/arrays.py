@@ -1,5 +1,8 @@
-"""An array with two named axes, mappings for it, and where it lies: what the tests of compiled functions work on."""
+"""Arrays, mappings for them, where they lie, and a block of layers: what the tests of this folder work on."""
 
+from typing import Any
+
+import equinox as eqx
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -18,3 +21,27 @@ def array():
 
 def lies(x, *spec) -> bool:
     return x.sharding.is_equivalent_to(NamedSharding(jax.sharding.get_mesh(), P(*spec)), x.ndim)
+
+
+def assert_close(tree: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    """Compares the arrays of two trees, and says which one differs."""
+    for (path, array), value in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(expected), strict=True):
+        where = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(np.asarray(array), np.asarray(value), rtol=rtol, atol=atol, err_msg=where)
+
+
+class Block(eqx.Module):
+    """A block of a residual network."""
+
+    norm: nym.nn.LayerNorm
+    up: nym.nn.Linear
+    down: nym.nn.Linear
+
+    @staticmethod
+    def init(Embed: nym.Axis, Mlp: nym.Axis, *, key: Any) -> "Block":
+        up_key, down_key = jax.random.split(key)
+        up = nym.nn.Linear.init(Embed, Mlp, key=up_key)
+        return Block(nym.nn.LayerNorm.init(Embed), up, nym.nn.Linear.init(Mlp, Embed, key=down_key, use_bias=False))
+
+    def __call__(self, x: nym.NamedArray) -> nym.NamedArray:
+        return x + self.down(nym.nn.silu(self.up(self.norm(x))))
