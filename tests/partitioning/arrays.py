@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import axonym as nym
@@ -13,6 +14,10 @@ import axonym as nym
 ROWS, COLUMNS = {"batch": "data"}, {"embed": "model"}
 NAMES = ("batch", "embed")
 VALUES = np.arange(32.0, dtype=np.float32).reshape(8, 4)
+
+# For tests of what is the same on both kinds of mesh.
+on_auto = pytest.mark.parametrize("mesh", ["auto"], indirect=True)
+on_explicit = pytest.mark.parametrize("mesh", ["explicit"], indirect=True)
 
 
 def array():

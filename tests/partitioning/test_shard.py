@@ -1,20 +1,31 @@
-"""`shard`: one call for concrete and traced arrays, shapes and whole trees, which moves only what has to move."""
+"""`shard`: one call for concrete and traced arrays, shapes and whole trees, which moves only what has to move.
 
+What a mapping asks for is done, is an error, or is warned of. It is never left out without a word.
+"""
+
+import copy
 import dataclasses
+import math
+import pickle
+import re
+import warnings
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import axonym as nym
+from tests.partitioning.arrays import NAMES, VALUES, array, assert_close, on_auto, on_explicit
+from tests.refusals import refusal
 
 
 MAPPING = {"batch": "data", "embed": "model"}
-NAMES = ("batch", "embed")
-VALUES = np.arange(32.0, dtype=np.float32).reshape(8, 4)
+DATA, MODEL = {"batch": "data"}, {"embed": "model"}
+Batch, Embed = nym.make_axes(batch=8, embed=4)
+SHAPE = nym.NamedArray(jax.ShapeDtypeStruct((8, 4), np.float32), NAMES)
 
 
 @pytest.fixture
@@ -29,8 +40,14 @@ def lies(array, mesh, *spec) -> bool:
     return array.sharding.is_equivalent_to(NamedSharding(mesh, P(*spec)), array.ndim)
 
 
+@pytest.fixture(params=["outside", "inside"])
+def run(request):
+    """Calls a function as it is, or compiled by `jax.jit`."""
+    return (lambda fn, *args: fn(*args)) if request.param == "outside" else lambda fn, *args: jax.jit(fn)(*args)
+
+
 @pytest.mark.parametrize(
-    "array",
+    "make",
     [
         lambda: jnp.asarray(VALUES),
         lambda: VALUES,
@@ -39,27 +56,24 @@ def lies(array, mesh, *spec) -> bool:
     ],
     ids=["uncommitted", "NumPy", "committed to another device", "on another mesh"],
 )
-def test_concrete_arrays_are_moved(mesh, array):
-    x = nym.NamedArray(array(), NAMES)
+def test_concrete_arrays_are_moved(mesh, make):
+    x = nym.NamedArray(make(), NAMES)
     for y in (nym.shard(x, MAPPING), nym.shard_with_axis_mapping(x, MAPPING), nym.shard(x, MAPPING, mesh)):
         assert y.sharding == NamedSharding(mesh, P("data", "model"))
         assert y.names == NAMES
         np.testing.assert_array_equal(np.asarray(y), VALUES)
 
 
-def test_the_mapping_in_force_is_the_default(mesh):
-    x = nym.NamedArray(VALUES, NAMES)
+@on_auto
+def test_mapping_and_mesh_are_those_given_or_in_force(mesh):
+    x = array()
     with nym.axis_mapping(MAPPING):
-        assert nym.shard(x).sharding.spec == P("data", "model")
-        assert nym.auto_sharded(x).sharding.spec == P("data", "model")
+        assert nym.shard(x).sharding.spec == nym.auto_sharded(x).sharding.spec == P("data", "model")
         assert nym.shard(x, {"embed": "data"}).sharding.spec == P(None, "data")
-
-
-def test_a_mesh_can_be_given(mesh):
-    x = nym.NamedArray(VALUES, NAMES)
-    with jax.set_mesh(None), nym.axis_mapping(MAPPING):
-        assert nym.shard(x, mesh=mesh).sharding == NamedSharding(mesh, P("data", "model"))
-        assert nym.auto_sharded(x, mesh).sharding == NamedSharding(mesh, P("data", "model"))
+        assert nym.shard(nym.shard(x), {}).sharding.is_fully_replicated
+        with jax.set_mesh(None):
+            assert nym.shard(x, mesh=mesh).sharding == NamedSharding(mesh, P("data", "model"))
+            assert nym.auto_sharded(x, mesh).sharding == NamedSharding(mesh, P("data", "model"))
 
 
 def test_traced_arrays_and_constants_are_constrained(mesh, device_puts):
@@ -82,7 +96,7 @@ def test_a_constant_that_is_in_place_outside_is_constrained_inside(mesh):
         assert lies(jax.jit(lambda given=given: nym.shard(x, MAPPING, given))(), mesh, "data", "model")
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize(("mesh", "compiled"), [("auto", True), ("explicit", False)], indirect=["mesh"])
 def test_under_vmap_the_names_still_mean_their_own_axes(mesh, compiled):
     def f(row):
         row = nym.named(row, "batch")
@@ -108,6 +122,7 @@ def test_under_grad(mesh):
     np.testing.assert_array_equal(np.asarray(grads), 2 * VALUES)
 
 
+@on_explicit
 def test_shapes_get_the_sharding(mesh, device_puts):
     x = nym.NamedArray(jax.ShapeDtypeStruct((8, 4), np.float32), NAMES)
     inside = []
@@ -120,6 +135,7 @@ def test_shapes_get_the_sharding(mesh, device_puts):
     assert not device_puts
 
 
+@on_auto
 def test_other_leaves_are_left_alone(mesh):
     array, shape = jnp.ones((8, 4)), jax.ShapeDtypeStruct((8,), np.float32)
     tree = {
@@ -137,6 +153,7 @@ def test_other_leaves_are_left_alone(mesh):
     assert result["named"].sharding.spec == P("data", "model")
 
 
+@on_auto
 def test_what_trees_of_named_arrays_hold_besides_arrays_is_left_alone(mesh):
     x = nym.NamedArray(VALUES, NAMES)
     for part in (None, True, 3, "frozen"):
@@ -147,19 +164,184 @@ def test_what_trees_of_named_arrays_hold_besides_arrays_is_left_alone(mesh):
     assert pair[2] == 2
 
 
-def test_arrays_that_a_tree_map_made_smaller_are_left_alone(mesh):
-    """Adafactor keeps such: the names are those of the parameter, the array is a sum over one of its axes."""
-    x = nym.named(VALUES, NAMES)
-    smaller = jax.tree.map(lambda a: a.sum(0), x)
-    assert nym.shard(smaller, MAPPING).array is smaller.array
-    fn = nym.named_jit(lambda x: jax.tree.map(lambda a: a.sum(0), x), MAPPING)
-    np.testing.assert_array_equal(fn(x).array, VALUES.sum(0))
-
-
 def test_random_keys_are_sharded(mesh):
     keys = nym.random.split(jax.random.key(0), nym.Axis("batch", 8))
     for sharded in (nym.shard(keys, MAPPING), jax.jit(lambda x: nym.shard(x, MAPPING))(keys)):
         assert sharded.sharding.shard_shape((8,)) == (2,)
+
+
+# Without a mapping, without a mesh, and on a mesh without devices.
+
+
+def on_one_device(x) -> bool:
+    return len(x.sharding.device_set) == 1 and np.array_equal(x.array, VALUES)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "text"),
+    [
+        (None, "`shard` has no axis mapping, so nothing is sharded; use `axis_mapping`"),
+        (DATA, "`shard` has no mesh, so nothing is sharded; use `jax.set_mesh`"),
+    ],
+    ids=["mapping", "mesh"],
+)
+def test_without_a_mapping_or_a_mesh_shard_warns(mapping, text, run):
+    with pytest.warns(RuntimeWarning, match=re.escape(text)):
+        assert on_one_device(run(lambda x: nym.shard(x, mapping), array()))
+
+
+@nym.axis_mapping(batch="data")
+def test_without_a_mesh_auto_sharded_and_creation_do_nothing(run):
+    assert on_one_device(run(nym.auto_sharded, array()))
+    assert len(run(lambda: nym.zeros((Batch,))).sharding.device_set) == 1
+
+
+@on_auto
+def test_without_a_mapping_or_a_mesh_auto_sharded_does_nothing(mesh):
+    x = {"x": nym.named(VALUES, NAMES)}
+    assert nym.auto_sharded(x) is x
+    assert nym.auto_sharded(x, mesh) is x
+    with jax.set_mesh(None), nym.axis_mapping(MAPPING):
+        assert nym.auto_sharded(x) is x
+    for mapping in ({}, MAPPING):
+        with pytest.raises(
+            TypeError, match=r"`auto_sharded` shards by the active mapping and takes no other; use `shard"
+        ):
+            nym.auto_sharded(x, mapping)  # pyright: ignore[reportArgumentType]
+
+
+@nym.axis_mapping(batch="data")
+def test_a_mesh_entered_the_old_way_is_not_looked_at(auto_mesh):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        auto_mesh.__enter__()
+    try:
+        with pytest.warns(RuntimeWarning, match="`shard` has no mesh, so nothing is sharded"):
+            assert on_one_device(nym.shard(array()))
+    finally:
+        auto_mesh.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(("kind", "run"), [(AxisType.Auto, jax.eval_shape), (AxisType.Explicit, lambda fn: fn())])
+def test_a_mesh_without_devices_shards_shapes(kind, run):
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(kind,) * 2)
+    seen = []
+    run(lambda: seen.append(nym.shard(SHAPE, {"batch": "data"}, mesh).array.sharding))
+    with jax.sharding.use_abstract_mesh(mesh), nym.axis_mapping(batch="data"):
+        run(lambda: seen.append(nym.shard(SHAPE).array.sharding))
+        run(lambda: seen.append(nym.auto_sharded({"x": SHAPE})["x"].array.sharding))
+        run(lambda: seen.append(nym.sharding_for_axis(SHAPE.axes)))
+    assert seen == [NamedSharding(mesh, P("data", None))] * 4
+
+
+def test_a_mesh_without_devices_takes_no_arrays_outside(auto_mesh):
+    text = "arrays can only be placed on a mesh with devices; on an abstract one, shard their shapes"
+    with refusal(text):
+        nym.shard(array(), DATA, auto_mesh.abstract_mesh)
+    with jax.sharding.use_abstract_mesh(auto_mesh.abstract_mesh), nym.axis_mapping(DATA):
+        for make in (lambda: nym.zeros((Batch,)), lambda: nym.shard(array())):
+            with refusal(text):
+                make()
+
+
+def test_a_mesh_without_devices_is_enough_to_lower_a_constraint(auto_mesh):
+    with jax.sharding.use_abstract_mesh(auto_mesh.abstract_mesh), nym.axis_mapping(batch="data"):
+        for fn in (jax.jit(lambda x: nym.shard(x * 2)), nym.named_jit(lambda x: x * 2)):
+            assert '{"data"}, {}' in fn.lower(SHAPE).as_text()
+
+
+# What is done before a mesh is set, and in transformations.
+
+
+def test_explicit_mesh_axes_have_the_sharding_in_their_types(explicit_mesh, run):
+    seen = []
+
+    def fn(x):
+        y = nym.shard(x)
+        seen.append(jax.typeof(y.array).sharding.spec)
+        return y
+
+    with jax.set_mesh(explicit_mesh), nym.axis_mapping(MAPPING):
+        assert lies(run(fn, array()), explicit_mesh, "data", "model")
+    assert seen == [P("data", "model")]
+
+
+def test_a_layer_on_an_explicit_mesh_runs_as_it_is_outside_of_jit(explicit_mesh, draw):
+    x = draw(batch=8, embed=4)
+
+    def loss(layer):
+        with nym.axis_mapping(embed=None, merge=True):
+            return nym.square(layer(x)).sum().scalar()
+
+    def make():
+        return nym.nn.Linear.init(Embed, nym.Axis("mlp", 6), key=jax.random.key(0))
+
+    expected = jax.grad(loss)(make()).weight.array
+    with jax.set_mesh(explicit_mesh), nym.axis_mapping(batch="data", embed="data", mlp="model"):
+        weight = jax.grad(loss)(make()).weight
+    assert weight.sharding.spec == P("model", "data")
+    np.testing.assert_allclose(weight.array, expected, rtol=1e-5)
+
+
+def test_under_vmap_and_grad_an_array_from_before_the_mesh_is_moved_to_it(mesh, run):
+    with jax.set_mesh(None):
+        x = nym.NamedArray(jax.device_put(VALUES), NAMES)
+
+    def scaled(factor):
+        return nym.shard(x, {"batch": "data"}).array * factor
+
+    result = run(jax.vmap(scaled), jnp.ones(3))
+    np.testing.assert_array_equal(result, np.stack([VALUES] * 3))
+    assert run(jax.grad(lambda factor: scaled(factor).sum()), 2.0) == VALUES.sum()
+
+
+@pytest.mark.parametrize(
+    ("mesh", "transform"),
+    [
+        ("auto", jax.grad),
+        ("explicit", jax.grad),
+        ("auto", jax.checkpoint),
+        ("explicit", lambda loss: lambda *x: jax.jvp(loss, x, x)[1]),
+        ("explicit", lambda loss: jax.jit(jax.grad(loss))),
+    ],
+    indirect=["mesh"],
+    ids=["grad", "grad", "checkpoint", "jvp", "jit"],
+)
+def test_a_layer_from_before_the_mesh_is_differentiated_outside_jit(mesh, transform):
+    def loss(weight, x):
+        return (nym.nn.Linear(weight, None, (Embed,), (weight.axes[0],))(x) ** 2).mean().scalar()
+
+    with jax.set_mesh(None):
+        weight, x = nym.ones({"mlp": 8, "embed": Embed.size}), nym.ones((Batch, Embed))
+        expected = transform(loss)(weight, x)
+    with nym.axis_mapping(batch="data", mlp="model"):
+        results = transform(loss)(weight, x)
+    assert_close(results, expected)
+
+
+def test_a_mapping_the_wrong_way_round_gets_a_warning(auto_mesh):
+    x = nym.NamedArray(np.ones((8, 4), np.float32), ("batch", "width"))
+    text = (
+        r"axis 'data' is mapped to mesh axis 'batch', which the mesh \(data: 4, model: 2\) does not have, but it has "
+        r"'data'; a mapping goes from names to mesh axes: should 'batch' be sharded over 'data'\?"
+    )
+    with jax.set_mesh(auto_mesh), pytest.warns(RuntimeWarning, match=text):
+        assert nym.shard(x, {"data": "batch"}).sharding.is_fully_replicated
+
+
+def test_stacked_layers_are_divided_along_their_own_axes(mesh, run):
+    def made():
+        stack = nym.nn.Stacked.init(nym.Axis("layers", 3), nym.nn.Linear)
+        return stack(Embed, nym.Axis("mlp", 8), key=jax.random.split(jax.random.key(0), 3)).stacked.weight
+
+    with nym.axis_mapping(embed="data", mlp="model"):
+        weight = run(made)
+    assert weight.names[0] == "layers" and set(weight.names) == {"layers", "mlp", "embed"}
+    spec = P(*({"embed": "data", "mlp": "model"}.get(name) for name in weight.names))
+    assert weight.sharding.is_equivalent_to(NamedSharding(mesh, spec), 3)
+
+
+# Fields whose names are declared.
 
 
 class Scale(eqx.Module):
@@ -186,7 +368,7 @@ def declared_model():
     return Outer(VALUES, None, VALUES, [scale(), scale()], scale()), {"plain": Plain(VALUES)}
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize(("mesh", "compiled"), [("auto", True), ("explicit", False)], indirect=["mesh"])
 def test_fields_are_sharded_by_the_names_declared(mesh, compiled):
     shard = jax.jit(lambda x: nym.shard(x, MAPPING)) if compiled else lambda x: nym.shard(x, MAPPING)
     model, tree = shard(declared_model())
@@ -203,24 +385,24 @@ class Unregistered:
     weight: jax.Array = nym.field(axis_names=("batch", "embed"))  # noqa: RUF009
 
 
+@on_auto
 def test_a_dataclass_that_is_no_tree_is_left_alone(mesh):
     tree = {"x": nym.NamedArray(VALUES, NAMES), "leaf": Unregistered(VALUES)}
     assert nym.shard(tree, MAPPING)["leaf"] is tree["leaf"]
     assert nym.shard(tree["leaf"], MAPPING) is tree["leaf"]
 
 
-def test_a_named_array_in_a_declared_field_goes_by_its_own_names(mesh):
-    x = nym.NamedArray(VALUES, ("embed", "pos"))
-    assert nym.shard(Scale(x), MAPPING).weight.sharding.spec == P("model", None)
-
-
-def test_declared_names_hold_for_the_arrays_in_a_container(mesh):
+@on_auto
+def test_declared_names_hold_for_the_arrays_in_a_container_but_not_for_named_ones(mesh):
     model = nym.shard(Scale([VALUES, {"a": VALUES}], (VALUES[0],)), MAPPING)
     assert lies(model.weight[0], mesh, "data", "model")
     assert lies(model.weight[1]["a"], mesh, "data", "model")
     assert lies(model.bias[0], mesh, "model")
+    named = Scale(nym.NamedArray(VALUES, ("embed", "pos")))
+    assert nym.shard(named, MAPPING).weight.sharding.spec == P("model", None)
 
 
+@on_auto
 def test_a_declared_field_of_another_rank_is_an_error(mesh):
     model, _ = declared_model()
     model = eqx.tree_at(lambda model: model.scales[1].bias, model, VALUES)
@@ -233,14 +415,18 @@ def test_a_declared_field_of_another_rank_is_an_error(mesh):
         nym.named_jit(lambda x: x, in_axis_resources=MAPPING)(model)
 
 
-def test_declared_arrays_that_a_tree_map_made_smaller_are_left_alone(mesh):
+def test_arrays_that_a_tree_map_made_smaller_are_left_alone(mesh):
     """What Adafactor keeps for a parameter: sums over one of its axes, or one element in its place."""
+    smaller = jax.tree.map(lambda a: a.sum(0), array())
+    assert nym.shard(smaller, MAPPING).array is smaller.array
+    fn = nym.named_jit(lambda x: jax.tree.map(lambda a: a.sum(0), x), MAPPING)
+    np.testing.assert_array_equal(fn(array()).array, VALUES.sum(0))
     model = Scale(VALUES.sum(0), np.ones(1, np.float32), VALUES)
     assert nym.shard(model, {"embed": "data"}).weight is model.weight
     tree = {"model": model, "bias": nym.named(np.ones(1, np.float32), "embed")}
-    for found in (nym.shard(tree, {"embed": "data"}), nym.shard(jax.eval_shape(lambda: tree), {"embed": "data"})):
-        for one in (found["model"].bias, found["bias"].array):
-            assert one.sharding.is_equivalent_to(NamedSharding(mesh, P()), 1)
+    for sharded in (nym.shard(tree, {"embed": "data"}), nym.shard(jax.eval_shape(lambda: tree), {"embed": "data"})):
+        for bias in (sharded["model"].bias, sharded["bias"].array):
+            assert bias.sharding.is_equivalent_to(NamedSharding(mesh, P()), 1)
 
 
 class Layer(eqx.Module):
@@ -255,7 +441,7 @@ class Layer(eqx.Module):
         return Layer(Scale(jnp.ones((8, size)), None, None), jnp.ones(size), jax.random.normal(key, (size,)))
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize(("mesh", "compiled"), [("auto", True), ("explicit", False)], indirect=["mesh"])
 def test_declared_arrays_of_stacked_layers_have_the_layer_axis_in_front(mesh, compiled):
     def shard(tree, mapping):
         return jax.jit(lambda x: nym.shard(x, mapping))(tree) if compiled else nym.shard(tree, mapping)
@@ -271,6 +457,7 @@ def test_declared_arrays_of_stacked_layers_have_the_layer_axis_in_front(mesh, co
     assert lies(shard(twice, {"outer": "data", "embed": "model"}).stacked.stacked.gain, mesh, "data", None, "model")
 
 
+@on_auto
 def test_a_declared_array_of_stacked_layers_with_another_rank_is_an_error(mesh):
     stack = nym.nn.Stacked.init(nym.Axis("block", 2), Layer)(4, key=jax.random.key(0))
     stack = eqx.tree_at(lambda stack: stack.stacked.gain, stack, jnp.ones((2, 3, 4)))
@@ -279,6 +466,7 @@ def test_a_declared_array_of_stacked_layers_with_another_rank_is_an_error(mesh):
         nym.shard(stack, MAPPING)
 
 
+@on_auto
 @pytest.mark.parametrize(
     "tree", [{"a": VALUES}, {}, [VALUES], VALUES, {"a": [VALUES]}], ids=["dict", "empty", "list", "array", "nested"]
 )
@@ -292,6 +480,7 @@ def test_tree_and_mapping_swapped(mesh, tree):
         nym.shard(nym.current_mapping())
 
 
+@on_auto
 def test_a_declared_field_that_cannot_be_sharded_names_the_leaf(mesh):
     text = r"\.inner\.bias: axis 'embed' has size 4, which is not divisible by mesh axis 'data' of size 4 x 'model' of"
     model = eqx.tree_at(lambda model: model.inner.weight, declared_model()[0], np.ones((8, 8)))
@@ -300,51 +489,10 @@ def test_a_declared_field_that_cannot_be_sharded_names_the_leaf(mesh):
         nym.shard(model, {"embed": ("data", "model")})
 
 
-class FirstAxis:
-    """Divides the first axis of what has one over a mesh axis."""
-
-    def __init__(self, axis="data"):
-        self.axis = axis
-        self.seen = []
-
-    def apply(self, array):
-        self.seen.append(array.shape)
-        return P(self.axis) if array.shape else None
+# What is in place is not touched.
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-def test_the_fallback_rule_places_plain_arrays(mesh, compiled):
-    rule = FirstAxis()
-    mapping = nym.AxisMapping({"batch": "model"}, fallback=rule)
-    tree = {"a": jnp.ones((4, 3)), "b": jnp.ones(()), "named": nym.named(VALUES, NAMES)}
-    tree["declared"] = Scale(jnp.asarray(VALUES), jnp.ones(4), jnp.ones(8))
-    shard = jax.jit(lambda x: nym.shard(x, mapping)) if compiled else lambda x: nym.shard(x, mapping)
-    result = shard(tree)
-    assert lies(result["a"], mesh, "data", None)
-    assert lies(result["named"], mesh, "model", None)
-    assert lies(result["declared"].weight, mesh, "model", None)
-    assert lies(result["declared"].other, mesh, "data")
-    assert sorted(rule.seen) == [(), (4, 3), (8,)]
-
-
-def test_the_fallback_rule_sees_shapes_and_nothing_that_is_no_array(mesh):
-    rule = FirstAxis()
-    tree = {"a": jax.ShapeDtypeStruct((4, 3), np.float32), "rest": ["text", 3, np.dtype("int8"), jnp.sin]}
-    result = nym.shard(tree, nym.AxisMapping({}, fallback=rule))
-    assert result["a"].sharding == NamedSharding(mesh, P("data"))
-    assert result["rest"] == tree["rest"]
-    assert rule.seen == [(4, 3)]
-
-
-def test_a_fallback_rule_that_gives_no_spec_is_an_error(mesh):
-    class Wrong:
-        def apply(self, array):
-            return "data"
-
-    with pytest.raises(TypeError, match=r"A fallback rule gives a `PartitionSpec` or None; `Wrong` gives 'data'\."):
-        nym.shard(jnp.ones(8), nym.AxisMapping({}, fallback=Wrong()))
-
-
+@on_auto
 def test_what_is_in_place_is_not_touched(mesh, device_puts):
     tree = {"x": nym.NamedArray(VALUES, NAMES), "s": Scale(VALUES, VALUES[0]), "plain": jnp.ones(3)}
     placed = nym.shard(tree, MAPPING)
@@ -357,6 +505,7 @@ def test_what_is_in_place_is_not_touched(mesh, device_puts):
     assert len(device_puts) == 1
 
 
+@on_auto
 def test_only_what_has_to_move_is_moved(mesh, device_puts):
     placed = nym.shard({"x": nym.NamedArray(VALUES, NAMES), "y": nym.NamedArray(VALUES, NAMES)}, MAPPING)
     device_puts.clear()
@@ -395,6 +544,16 @@ def test_an_array_moves_from_an_explicit_mesh_to_one_device(mesh, explicit_mesh)
         np.testing.assert_array_equal(np.asarray(y + 1), VALUES + 1)
 
 
+def test_nothing_is_stated_twice_on_an_explicit_mesh(explicit_mesh):
+    with jax.set_mesh(explicit_mesh), nym.axis_mapping(MAPPING):
+        x = nym.shard(nym.NamedArray(VALUES, NAMES))
+        assert "reshard" not in str(jax.make_jaxpr(lambda x: nym.shard(x * 2))(x))
+        assert "reshard" in str(jax.make_jaxpr(lambda x: nym.shard(x * 2, {}))(x))
+
+
+# Meshes of both kinds: each array axis is sharded over mesh axes of one type.
+
+
 @pytest.mark.parametrize("kinds", [(AxisType.Explicit, AxisType.Auto), (AxisType.Auto, AxisType.Explicit)])
 def test_on_a_mesh_of_both_kinds(kinds):
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=kinds)
@@ -408,21 +567,301 @@ def test_on_a_mesh_of_both_kinds(kinds):
         np.testing.assert_array_equal(np.asarray(flipped), np.asarray(y))
 
 
-def test_nothing_is_stated_twice_on_an_explicit_mesh(explicit_mesh):
-    with jax.set_mesh(explicit_mesh), nym.axis_mapping(MAPPING):
-        x = nym.shard(nym.NamedArray(VALUES, NAMES))
-        assert "reshard" not in str(jax.make_jaxpr(lambda x: nym.shard(x * 2))(x))
-        assert "reshard" in str(jax.make_jaxpr(lambda x: nym.shard(x * 2, {}))(x))
+@pytest.fixture(scope="module")
+def mixed_mesh():
+    types = AxisType.Auto, AxisType.Explicit, AxisType.Auto
+    return jax.make_mesh((2, 2, 2), ("x", "model", "y"), axis_types=types)
 
 
-def test_without_a_mapping_or_a_mesh_auto_sharded_does_nothing(mesh):
-    x = {"x": nym.named(VALUES, NAMES)}
-    assert nym.auto_sharded(x) is x
-    assert nym.auto_sharded(x, mesh) is x
-    with jax.set_mesh(None), nym.axis_mapping(MAPPING):
-        assert nym.auto_sharded(x) is x
-    for mapping in ({}, MAPPING):
-        with pytest.raises(
-            TypeError, match=r"`auto_sharded` shards by the active mapping and takes no other; use `shard"
-        ):
-            nym.auto_sharded(x, mapping)  # pyright: ignore[reportArgumentType]
+CALLS = {
+    "shard": lambda: nym.shard(array()),
+    "create": lambda: nym.ones((Batch, Embed)),
+    "named_jit": lambda: nym.named_jit(lambda: array() * 2)(),
+    "traced": lambda: jax.eval_shape(lambda: nym.shard(array())),
+    "vmap": lambda: nym.vmap(lambda row: row * 2, "batch")(array()),
+    "spec": lambda: nym.pspec_for_axis(NAMES),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_an_axis_over_auto_and_explicit_mesh_axes_is_an_error(mixed_mesh, call):
+    text = (
+        "axis 'batch' is sharded over mesh axes 'x' (Auto) and 'model' (Explicit), a mix that JAX does not keep in "
+        "compiled functions; use mesh axes of one type for it, or make both of the same type by `axis_types`"
+    )
+    with jax.set_mesh(mixed_mesh):
+        with nym.axis_mapping({"batch": ("x", "model")}), refusal(text):
+            call()
+        with nym.axis_mapping({"batch": ("model", "x")}), refusal("'model' (Explicit) and 'x' (Auto), a mix that"):
+            call()
+
+
+@pytest.mark.parametrize(("batch", "embed"), [("x", "model"), ("model", "y"), (("x", "y"), "model"), (None, "y")])
+def test_results_keep_the_spec_of_their_names(mixed_mesh, batch, embed):
+    sharding = NamedSharding(mixed_mesh, P(batch, embed))
+    with jax.set_mesh(mixed_mesh), nym.axis_mapping({"batch": batch, "embed": embed}):
+        x = nym.shard(array())
+        assert x.sharding == sharding
+        results = nym.named_jit(lambda x: (x * 2, nym.vmap(lambda row: row + 1, "batch")(x), x.sum("embed")))(x)
+    assert [result.sharding.is_equivalent_to(sharding, 2) for result in results[:2]] == [True, True]
+    assert results[2].sharding.is_equivalent_to(NamedSharding(mixed_mesh, P(batch)), 1)
+
+
+@pytest.mark.parametrize("rule", [nym.AutoShardingRule(), nym.ShapeBasedShardingRule({(8,): P(("x", "model"))})])
+def test_a_rule_that_mixes_types_raises_where_the_mix_would_be_lost(mixed_mesh, rule):
+    with (
+        jax.set_mesh(mixed_mesh),
+        nym.axis_mapping(fallback=rule),
+        refusal("dimension 0 is sharded over mesh axes 'x'"),
+    ):
+        nym.named_jit(lambda: jnp.arange(8.0))()
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_auto_sharded_has_gradients_outside_of_jit(size):
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto, AxisType.Explicit))
+    with jax.set_mesh(mesh), nym.axis_mapping(nym.AxisMapping({"d": "y", "e": "x"}, uneven="replicate")):
+        x = nym.shard(nym.ones({"d": size, "e": 2}))
+        gradient = nym.grad(lambda x: (nym.auto_sharded(nym.concatenate("d", [x, x])) ** 2).sum())
+        for compute in (gradient, nym.named_jit(gradient)):
+            assert compute(x).array.tolist() == [[4.0] * 2] * size
+
+
+# Trees of named arrays, plain arrays of Equinox and dicts as Flax makes them, sharded in one call.
+
+
+class LargestAxis:
+    """A rule for plain arrays: the largest axis that the mesh axis divides goes over it."""
+
+    def __init__(self, axis="data", size=4):
+        self.axis, self.size = axis, size
+
+    def apply(self, array):
+        fitting = [dim for dim, size in enumerate(array.shape) if size % self.size == 0]
+        if not fitting:
+            return None
+        chosen = max(fitting, key=lambda dim: array.shape[dim])
+        return P(*(self.axis if dim == chosen else None for dim in range(array.ndim)))
+
+
+RULE = LargestAxis()
+WITH_RULE = nym.AxisMapping({"embed": "model"}, fallback=RULE)
+KEYS = np.arange(16, dtype=np.uint32).reshape(8, 2)
+
+
+class Declared(eqx.Module):
+    gain: jax.Array = nym.field(axis_names="embed")
+    free: jax.Array
+
+
+def ones(*shape):
+    return jax.device_put(np.ones(shape, np.float32))
+
+
+def made(init, *args):
+    """Returns a module of Equinox with ones for all its arrays."""
+    shapes = eqx.filter_eval_shape(lambda: init(*args, key=jax.random.wrap_key_data(KEYS[0])))
+    return jax.tree.map(lambda x: ones(*x.shape) if isinstance(x, jax.ShapeDtypeStruct) else x, shapes)
+
+
+def everything():
+    return {
+        "named": array(),
+        "equinox": eqx.filter(made(eqx.nn.MLP, 4, 2, 8, 1), eqx.is_array),
+        "flax": {"params": {"Dense_0": {"kernel": ones(8, 6), "bias": ones(6)}}},
+        "declared": Declared(ones(4), ones(12)),
+        "linear": made(eqx.nn.Linear, 4, 8),  # with static fields
+        "key": jax.random.wrap_key_data(KEYS[0]),
+        "keys": jax.random.wrap_key_data(KEYS),
+        "rest": [None, 3, 0.5, "text", jnp.tanh],
+        "scalar": ones(),
+        "numpy": np.ones((4, 3), np.float32),
+    }
+
+
+def misplaced(tree, mesh, mapping=WITH_RULE):
+    """Returns where arrays lie elsewhere than names, declared names and the rule say."""
+    found = []
+    for path, node in jax.tree_util.tree_leaves_with_path(tree, is_leaf=nym.is_named_array):
+        if nym.is_named_array(node):
+            spec, node = nym.pspec_for_axis(node.axes, mapping), node.array
+        elif not isinstance(node, jax.Array | jax.ShapeDtypeStruct):
+            continue
+        else:
+            spec = P("model") if getattr(path[-1], "name", "") == "gain" else RULE.apply(node)
+        if spec is not None and not node.sharding.is_equivalent_to(NamedSharding(mesh, spec), node.ndim):
+            found.append(jax.tree_util.keystr(path))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shard"),
+    [
+        ("auto", nym.shard),
+        ("explicit", nym.shard),
+        ("explicit", eqx.filter_jit(nym.shard)),
+        ("auto", nym.named_jit(lambda tree: tree)),
+        ("explicit", lambda tree: nym.shard(eqx.filter_eval_shape(lambda: tree))),
+    ],
+    indirect=["mesh"],
+    ids=["outside jit", "outside jit", "inside jit", "results", "shapes"],
+)
+def test_one_call_shards_everything(mesh, shard):
+    tree = everything()
+    with nym.axis_mapping(WITH_RULE):
+        result = shard(tree)
+    assert jax.tree.structure(result) == jax.tree.structure(tree)
+    if "numpy" in result and isinstance(result["numpy"], jax.Array):
+        assert result["numpy"].sharding.shard_shape((4, 3)) == (1, 3)
+    assert misplaced(result, mesh) == []
+    assert result["rest"] == tree["rest"]
+    assert result["keys"].sharding.shard_shape((8,)) == (2,)
+    assert result["flax"]["params"]["Dense_0"]["kernel"].sharding.shard_shape((8, 6)) == (2, 6)
+
+
+class Deep(eqx.Module):
+    layers: list
+
+    @staticmethod
+    def init(key):
+        Wide, Deeper = nym.make_axes(embed=1024, mlp=2048)
+        up, down = jax.random.split(key)
+        return Deep([nym.nn.Linear.init(Wide, Deeper, key=up), nym.nn.Linear.init(Deeper, Wide, key=down)])
+
+
+@on_auto
+def test_a_model_larger_than_a_device_is_made_in_parts(mesh):
+    """No buffer of a device holds a whole weight, neither a result nor anything on the way to it."""
+    mapping = {"embed": "data", "mlp": "model"}
+    compiled = nym.named_jit(Deep.init, mapping).lower(jax.random.key(0)).compile()
+    largest = max(math.prod(map(int, dims.split(","))) for dims in re.findall(r"\[(\d[\d,]*)\]", compiled.as_text()))
+    assert largest <= 1024 * 2048 // 8
+    memory = compiled.memory_analysis()
+    whole = 4 * 1024 * 2048
+    assert memory.output_size_in_bytes < 2 * whole // 8 + 2 * 4 * 2048
+    assert memory.temp_size_in_bytes + memory.output_size_in_bytes < whole
+
+
+# Axes of size 1, as the one key head of multi-query attention: replicated wherever others would be sharded.
+
+
+SIZE_ONE = {"batch": "data", "heads": "model", "kv_heads": "model", "page": ("data", "model")}
+
+
+def test_all_ways_to_shard_agree(mesh):
+    x = nym.ones({"kv_heads": 1, "embed": 4})
+    shardings = [
+        nym.shard(x, SIZE_ONE).sharding,
+        nym.infer_resource_partitions(x, SIZE_ONE),
+        nym.named_jit(lambda: x, out_axis_resources=SIZE_ONE)().sharding,
+        nym.named_jit(lambda x: x, in_axis_resources=SIZE_ONE, out_axis_resources=SIZE_ONE)(x).sharding,
+        jax.jit(lambda x: nym.shard(x, SIZE_ONE))(x).sharding,
+    ]
+    assert all(one.is_equivalent_to(NamedSharding(mesh, P()), 2) for one in shardings)
+    assert nym.pspec_for(x, SIZE_ONE) == P(None, None)
+    assert nym.shard(jax.eval_shape(lambda: x), SIZE_ONE).array.sharding.spec == P(None, None)
+
+
+@on_auto
+def test_explain_and_reports_say_why(mesh):
+    x = nym.ones({"page": 1, "kv_heads": 1, "batch": 8})
+    first, second, third = nym.explain(x, SIZE_ONE).leaves[0].axes
+    assert (first.decision, second.decision, third.decision) == ("size 1", "size 1", "mapping")
+    assert first.why == "'page': ('data', 'model'), but an axis of size 1 is replicated"
+    assert (second.mesh_axes, second.parts, second.why) == (
+        (),
+        1,
+        "'kv_heads': 'model', but an axis of size 1 is replicated",
+    )
+    with nym.axis_mapping(SIZE_ONE):
+        report = nym.ShardingAnalyzer(mesh).sharding_report({"x": nym.shard(x)})
+    assert report.problems == ()
+
+
+@on_auto
+def test_rules_for_plain_arrays_replicate_a_dimension_of_size_1(mesh):
+    tree = {"k": np.ones((1, 8), np.float32), "w": np.ones((2, 8), np.float32)}
+    rule = nym.PathShardingRule({".*": P("model", "data")})
+    assert nym.pspec_for(tree, nym.AxisMapping(fallback=rule)) == {"k": P(None, "data"), "w": P("model", "data")}
+    shapes = nym.ShapeBasedShardingRule({(None, 8): P("model", "data")})
+    assert shapes.apply(tree) == {"k": P(None, "data"), "w": P("model", "data")}
+    explained = nym.explain(tree, nym.AxisMapping(fallback=rule)).leaves[0].axes[0]
+    assert explained.decision == "size 1" and explained.why.endswith("'model', but an axis of size 1 is replicated")
+
+
+# `ShardedBy`: parts of a tree that go by a mapping of their own.
+
+
+def specs(tree):
+    return [tuple(x.sharding.spec) for x in jax.tree.leaves(tree)]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shard"),
+    [
+        ("auto", lambda tree: nym.shard(tree, DATA)),
+        ("explicit", lambda tree: nym.shard(tree, DATA)),
+        ("auto", jax.jit(lambda tree: nym.shard(tree, DATA))),
+        ("explicit", nym.named_jit(lambda tree: tree, DATA)),
+        ("auto", nym.named_jit(lambda tree: tree, in_axis_resources=DATA)),
+        ("explicit", lambda tree: nym.shard(jax.eval_shape(lambda: jax.tree.map(jnp.asarray, tree)), DATA)),
+    ],
+    indirect=["mesh"],
+    ids=["shard", "shard", "inside jit", "result", "argument", "shapes"],
+)
+def test_a_part_goes_by_its_own_mapping(mesh, shard):
+    tree = [array(), nym.ShardedBy({"x": array(), "deeper": nym.ShardedBy((array(),), DATA)}, MODEL), array()]
+    result = shard(tree)
+    assert [[entry or None for entry in spec + (None,) * (2 - len(spec))] for spec in specs(result)] == [
+        ["data", None],
+        ["data", None],  # `deeper`
+        [None, "model"],
+        ["data", None],
+    ]
+    assert result[1].mapping == nym.AxisMapping(MODEL)
+
+
+@on_auto
+def test_its_fallback_rule_and_what_it_does_about_uneven_axes_are_its_own(mesh):
+    class Rows:
+        def apply(self, array):
+            return P("data")
+
+    mapping = nym.AxisMapping({"batch": "data"}, fallback=Rows(), uneven="replicate")
+    uneven = nym.NamedArray(VALUES[:6], ("batch", "embed"))
+    plain, part = nym.shard((VALUES, nym.ShardedBy((VALUES, uneven), mapping)), DATA)
+    assert plain is VALUES
+    assert specs(part) == [("data",), (None, None)]
+
+
+@on_auto
+def test_an_error_says_where_in_the_part_it_is(mesh):
+    with refusal("[0].tree['x']: axis 'embed' has size 4, which is not divisible by mesh axis 'data' of"):
+        nym.shard([nym.ShardedBy({"x": array()}, {"embed": ("data", "model")})], DATA)
+
+
+def test_it_is_a_tree_of_its_part():
+    one = nym.ShardedBy({"x": array()}, {"embed": ["model"]})
+    assert jax.tree.structure(one) == jax.tree.structure(nym.ShardedBy({"x": array()}, MODEL))
+    assert jax.tree.structure(one) != jax.tree.structure(nym.ShardedBy({"x": array()}, DATA))
+    doubled = jax.tree.map(lambda x: 2 * x, one)
+    np.testing.assert_array_equal(doubled.tree["x"].array, 2 * VALUES)
+    assert doubled.mapping == one.mapping
+    for other in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        assert jax.tree.structure(other) == jax.tree.structure(one)
+
+
+def test_it_needs_a_mapping():
+    for wrong, text in ((None, "A mapping from names to mesh axes"), (3, "A mapping goes from names to mesh axes")):
+        with refusal(text, TypeError):
+            nym.ShardedBy(array(), wrong)
+
+
+@on_auto
+def test_a_part_with_a_mapping_needs_no_other(mesh):
+    """The rest stays where it is, and a warning would be wrong."""
+    x = nym.NamedArray(np.ones((8, 4), np.float32), ("batch", "embed"))
+    for sharded in (nym.shard, nym.auto_sharded, nym.named_jit(lambda tree: tree)):
+        part, rest = sharded((nym.ShardedBy(x, {"batch": "data"}), x))
+        assert part.tree.sharding.spec[0] == "data" and part.mapping == {"batch": "data"}
+        assert rest.array is x.array or not any(rest.sharding.spec)
