@@ -70,14 +70,13 @@ def clipped_step(stack, x):
 
 
 @functools.cache
-def compiled_stack(mesh, layers, has_two_mappings=False):
+def compiled_stack(mesh, layers):
     """Returns `clipped_step` compiled for layers whose parameters are many more than what passes between them."""
     embed, mlp = nym.make_axes(embed=64, mlp=128)
     stacked = nym.nn.Stacked.init(nym.Axis("layers", layers), Block, gradient_checkpointing=True)
     stack = jax.eval_shape(lambda: stacked(embed, mlp, key=jax.random.key(0)))
     x = jax.eval_shape(lambda: nym.zeros((Batch, embed.alias("pixel"))))
-    options = {"in_axis_resources": (STORED, COMPUTE)} if has_two_mappings else {}
-    return nym.fsdp(clipped_step, STORED, COMPUTE, donate_args=(True,), **options).lower(stack, x).compile()
+    return nym.fsdp(clipped_step, STORED, COMPUTE, donate_args=(True,)).lower(stack, x).compile()
 
 
 def state():
@@ -165,17 +164,6 @@ def test_the_gradient_of_a_compiled_function(mesh):
     assert_close(grads, expected, 1e-4)
 
 
-def test_parameters_are_sharded_between_steps_and_gathered_for_use(mesh):
-    def lowered(parameters):
-        return nym.fsdp(loss, parameters, COMPUTE).lower(state().model, nym.tanh, drawn(0, Batch, Pixel)).compile()
-
-    divided, whole = lowered(STORED), lowered(COMPUTE)
-    assert "all-gather" in divided.as_text()
-    assert "all-gather" not in whole.as_text()
-    sizes = [compiled.memory_analysis().argument_size_in_bytes for compiled in (divided, whole)]
-    assert sizes[1] - sizes[0] == 4 * (12 + 4 + 12 + 4) * 3 // 4
-
-
 def is_explicit(mesh):
     return AxisType.Explicit in mesh.axis_types
 
@@ -224,15 +212,6 @@ def test_the_norm_of_a_gradient_takes_parts_alone(mesh):
         assert "dynamic-slice" in {user.opcode, *inside}, f"{user} takes the whole gradient."
 
 
-@on_explicit
-def test_data_by_the_mapping_for_computing_leaves_the_program_as_it_is(mesh):
-    def list_instructions(compiled):
-        return [line.split(", metadata=")[0] for line in compiled.as_text().splitlines() if " = " in line]
-
-    of_two_mappings = compiled_stack(mesh, 10, has_two_mappings=True)
-    assert list_instructions(of_two_mappings) == list_instructions(compiled_stack(mesh, 10))
-
-
 def test_temporaries_grow_by_parts_of_layers(mesh):
     few, many = (compiled_stack(mesh, layers).memory_analysis() for layers in (2, 10))
     part, gathered = (64 * 128 * 2 // 8 + 64 // 4) * 4, (64 * 128 * 2 // 2 + 64) * 4
@@ -263,20 +242,18 @@ def test_a_mapping_entered_inside_takes_parameters_as_they_are(mesh):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("arguments", "options"),
     [
-        lambda: nym.fsdp(),
-        lambda: nym.fsdp(STORED),
-        lambda: nym.fsdp(STORED, COMPUTE, COMPUTE),
-        lambda: nym.fsdp(step),
-        lambda: nym.fsdp(step, STORED),
-        lambda: nym.fsdp(step, compute_mapping=COMPUTE),
-        lambda: nym.fsdp(parameter_mapping=STORED),
+        ((), {}),
+        ((STORED,), {}),
+        ((STORED, COMPUTE, COMPUTE), {}),
+        ((step,), {}),
+        ((step,), {"compute_mapping": COMPUTE}),
     ],
 )
-def test_one_mapping_is_not_enough_and_three_are_too_many(wrong):
-    with pytest.raises(TypeError, match="`fsdp` takes two mappings: one for parameters, and one for computing"):
-        wrong()
+def test_one_mapping_is_not_enough_and_three_are_too_many(arguments, options):
+    with refusal("`fsdp` takes two mappings: one for parameters, and one for computing", TypeError):
+        nym.fsdp(*arguments, **options)
 
 
 @on_explicit
@@ -284,11 +261,11 @@ def test_a_gradient_for_each_slice_of_an_axis_that_shards_the_parameter_is_an_er
     def compute_gradients(layer, x):
         return nym.vmap(lambda x: jax.grad(lambda layer: layer(x).sum().scalar())(layer), Batch)(x)
 
-    run = nym.fsdp(compute_gradients, {"embed": "data"}, {"batch": "data"}, in_axis_resources=({"embed": "data"}, None))
-    layer, x = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0)), nym.ones((Batch, Embed))
-    text = "`vmap` maps batch: 8 over a mesh axis that also shards an array inside, such as the gradient of a parameter"
-    with pytest.raises(ValueError, match=text):
-        run(layer, nym.shard(x, {"batch": "data"}))
+    stored, compute = {"embed": "data"}, {"batch": "data"}
+    run = nym.fsdp(compute_gradients, stored, compute, in_axis_resources=(stored, None))
+    layer = nym.nn.Linear(drawn(1, Mlp, Embed), None, (Embed,), (Mlp,))
+    with refusal("`vmap` maps batch: 8 over a mesh axis that also shards an array inside, such as the gradient of a p"):
+        run(layer, nym.shard(drawn(0, Batch, Embed), compute))
 
 
 @pytest.mark.parametrize(
@@ -312,88 +289,6 @@ def test_inputs_without_the_batch_in_another_order_than_the_parameter(explicit_m
     with jax.set_mesh(explicit_mesh):
         gradient = run(layer, x)
     assert_close(gradient.weight, expected.weight)
-
-
-# A step of training, whose values depend neither on the kind of mesh nor on the mapping.
-
-
-def descend(blocks, x):
-    def loss(blocks):
-        y = functools.reduce(lambda y, block: block(y), blocks, x)
-        return nym.mean(nym.square(y)).array
-
-    value, grads = jax.value_and_grad(loss)(blocks)
-    return value, jax.tree.map(lambda p, g: p - 0.1 * g, blocks, grads)
-
-
-class Grouped(eqx.Module):
-    """Attention in which several query heads share the keys and values of one."""
-
-    query: nym.nn.Linear
-    key: nym.nn.Linear
-    value: nym.nn.Linear
-    out: nym.nn.Linear
-
-    @staticmethod
-    def init(key):
-        kv_heads, group, head_dim = nym.make_axes(kv_heads=2, group=2, head_dim=4)
-        keys = iter(jax.random.split(key, 4))
-        shared, all_heads = (kv_heads, head_dim), (kv_heads, group, head_dim)
-        query, key, value = (nym.nn.Linear.init(Embed, Out, key=next(keys)) for Out in (all_heads, shared, shared))
-        return Grouped(query, key, value, nym.nn.Linear.init(all_heads, Embed, key=next(keys)))
-
-    def __call__(self, x):
-        query, key, value = self.query(x), self.key(x), self.value(x)
-        key, value = (y.rename({"pos": "key_pos"}) for y in (key, value))
-        mask = nym.nn.causal_mask(x.resolve_axis("pos"), nym.Axis("key_pos", x.axis_size("pos")))
-        return x + self.out(nym.nn.dot_product_attention("key_pos", "head_dim", query, key, value, mask)).rearrange(
-            x.names
-        )
-
-
-def make_block(key):
-    return Block.init(Embed, nym.Axis("mlp", 8), key=key)
-
-
-def descend_once(compiled, make=make_block, **sizes):
-    """Returns the value and the new parameters of a step from a fixed start, under the mesh and mapping in force."""
-    names = ("batch", *sizes, "embed")
-    values = np.random.default_rng(0).normal(size=(8, *sizes.values(), 4)).astype(np.float32)
-    blocks = nym.named_jit(lambda: [make(key) for key in jax.random.split(jax.random.key(0))])()
-    return compiled(descend)(blocks, nym.auto_sharded(nym.NamedArray(values, names)))
-
-
-@functools.cache
-def descend_on_one_device(make=make_block, **sizes):
-    with jax.set_mesh(None):
-        return jax.tree.map(np.asarray, descend_once(jax.jit, make, **sizes))
-
-
-@pytest.mark.parametrize(
-    ("mesh", "compiled", "mapping", "spec"),
-    [
-        ("explicit", jax.jit, COMPUTE, P("model")),
-        ("auto", nym.named_jit, {"batch": ("data", "model")}, P()),
-        ("explicit", nym.named_jit, {"batch": ["model"], "mlp": ["data"]}, P("data")),
-        ("explicit", nym.named_jit, {"batch": None, "mlp": ("model", "data")}, P(("model", "data"))),
-        ("auto", jax.jit, {"batch": "model", "embed": "data"}, P(None, "data")),
-    ],
-    indirect=["mesh"],
-)
-def test_values_do_not_depend_on_the_mesh_and_the_mapping(mesh, compiled, mapping, spec):
-    with nym.axis_mapping(mapping):
-        results = descend_once(compiled)
-    assert results[1][0].up.weight.sharding.is_equivalent_to(NamedSharding(mesh, spec), 2)
-    assert_close(results, descend_on_one_device(), 1e-4)
-
-
-@on_explicit
-def test_query_heads_that_share_keys_are_divided_with_them(mesh):
-    with nym.axis_mapping({"batch": "data", "kv_heads": "model"}):
-        results = descend_once(nym.named_jit, Grouped.init, pos=3)
-    assert results[1][0].query.weight.sharding.is_equivalent_to(NamedSharding(mesh, P("model")), 4)
-    assert results[1][0].key.weight.sharding.is_equivalent_to(NamedSharding(mesh, P("model")), 3)
-    assert_close(results, descend_on_one_device(Grouped.init, pos=3), 1e-4)
 
 
 # Optimizers of Optax: their state has the shardings of the parameters, by name, or those of a mapping of its own.
@@ -438,20 +333,15 @@ OPTIMIZERS = {
     "MultiSteps": optax.MultiSteps(optax.adam(1e-2), 2).gradient_transformation(),
     "inject_hyperparams": optax.inject_hyperparams(optax.sgd)(SCHEDULE),
     "ema": optax.chain(optax.ema(0.9), optax.scale(-1e-2)),
-    "lookahead": optax.lookahead(optax.sgd(1e-2), 2, 0.5),
 }
 
 
-def wrapped(name, params):
-    return optax.LookaheadParams.init_synced(params) if name == "lookahead" else params
-
-
 def init(params, optimizers=OPTIMIZERS):
-    return {name: optimizers[name].init(wrapped(name, params)) for name in optimizers}
+    return {name: optimizers[name].init(params) for name in optimizers}
 
 
 def update(gradients, states, params, optimizers=OPTIMIZERS):
-    pairs = {name: one.update(gradients, states[name], wrapped(name, params)) for name, one in optimizers.items()}
+    pairs = {name: one.update(gradients, states[name], params) for name, one in optimizers.items()}
     return {name: updates for name, (updates, _) in pairs.items()}, {name: state for name, (_, state) in pairs.items()}
 
 
@@ -659,29 +549,12 @@ def test_the_compiled_step_updates_parts_and_gathers_each_update_once(mesh):
 @on_explicit
 def test_an_axis_that_does_not_divide(mesh):
     params = nym.shard({"w": nym.ones({"embed": 6, "mlp": 4})}, COMPUTE)
-    with pytest.raises(
-        ValueError, match=r"\['w'\]: axis 'embed' has size 6, which is not divisible by mesh axis 'data'"
-    ):
+    with refusal("['w']: axis 'embed' has size 6, which is not divisible by mesh axis 'data'"):
         nym.sharded_optimizer(ADAM, STORED).init(params)
     lenient = nym.sharded_optimizer(ADAM, nym.AxisMapping(STORED, uneven="replicate"))
     with nym.axis_mapping(COMPUTE):
         updates, state = nym.named_jit(lenient.update)(params, lenient.init(params), params)
     assert misplaced((updates, state), COMPUTE, mesh) == []
-
-
-class FirstAxis:
-    def apply(self, array):
-        return P("data") if array.ndim else None
-
-
-@on_auto
-def test_plain_arrays_go_by_the_fallback_rule_of_the_mapping(mesh):
-    optimizer = nym.sharded_optimizer(ADAM, nym.AxisMapping({}, fallback=FirstAxis()))
-    params = {"w": jnp.ones((8, 4))}
-    state = nym.named_jit(optimizer.init)(params)
-    updates, state = nym.named_jit(optimizer.update)(params, state, params)
-    assert state.tree[0].mu["w"].sharding.shard_shape((8, 4)) == (2, 4)
-    assert updates["w"].shape == (8, 4)
 
 
 @on_explicit
@@ -735,13 +608,13 @@ def test_without_a_mesh_nothing_is_sharded():
 
 
 def test_what_is_no_optimizer_no_mapping_or_no_state_is_an_error():
-    with pytest.raises(TypeError, match=r"`sharded_optimizer` takes something with `init` and `update`, not 'adam'\."):
+    with refusal("`sharded_optimizer` takes something with `init` and `update`, not 'adam'.", TypeError):
         nym.sharded_optimizer("adam", STORED)
-    with pytest.raises(TypeError, match=r"`offloaded_optimizer` takes something with `init` and `update`, not 3\."):
+    with refusal("`offloaded_optimizer` takes something with `init` and `update`, not 3.", TypeError):
         nym.offloaded_optimizer(3)
-    with pytest.raises(TypeError, match=r"A mapping from names to mesh axes is needed, such as .*, not None"):
+    with refusal("A mapping from names to mesh axes is needed, such as ", TypeError):
         nym.sharded_optimizer(ADAM, None)
-    with pytest.raises(TypeError, match="updates the state that its own `init` made, a `ShardedBy`, not a tuple"):
+    with refusal("updates the state that its own `init` made, a `ShardedBy`, not a tuple", TypeError):
         nym.sharded_optimizer(ADAM, STORED).update({}, ADAM.init({}), {})
 
 

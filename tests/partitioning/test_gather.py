@@ -343,31 +343,31 @@ def test_a_quarter_is_gathered_of_what_32_bits_have_and_a_policy_can_save_it():
     assert sum_over(weights, rounded, "runs") == 2 * sum_over(weights, saved, "runs") > 0
 
 
-def test_every_transformation_takes_rounding_for_the_identity():
+def test_other_transformations_take_rounding_for_the_identity_and_conversions_for_linear():
     axes = {"copy": 2, "mlp": 128, "embed": 128}
     weight, tangent = nym.random.normal(jax.random.key(2), axes), nym.random.normal(jax.random.key(3), axes)
 
-    def push_forward(weight: Any, tangent: Any) -> Any:
-        return nym.vmap(lambda weight, tangent: jax.jvp(apply, (weight,), (tangent,)), "copy")(weight, tangent)
+    def differentiate(weight: Any, tangent: Any) -> Any:
+        def push_forward(weight: Any, tangent: Any) -> Any:
+            return jax.jvp(apply, (weight,), (tangent,))
 
-    def multiply_hessian(weight: Any, tangent: Any) -> Any:
-        gradient = jax.grad(lambda weight: nym.sum(apply(weight) ** 3).scalar())
-        return jax.jvp(gradient, (weight,), (tangent,))[1]
+        gradient = jax.grad(lambda weight: nym.sum(apply(weight).astype(jnp.float32) ** 3).scalar())
+        hessian = jax.jvp(gradient, (weight["copy", 0],), (tangent["copy", 0],))[1]
+        return *nym.vmap(push_forward, "copy")(weight, tangent), hessian
 
-    def apply_all(transform: Any) -> list[np.ndarray]:
-        matrices = weight["copy", 0], tangent["copy", 0]
-        return get_arrays((transform(push_forward)(weight, tangent), transform(multiply_hessian)(*matrices)))
+    def compute_errors(**options: Any) -> list[float]:
+        results = nym.fsdp(differentiate, STORED, COMPUTE, **options)(weight, tangent)
+        pairs = zip(get_arrays(results), get_arrays(expected), strict=True)
+        return [np.linalg.norm(array - exact) / np.linalg.norm(exact) for array, exact in pairs]
 
-    expected = apply_all(jax.jit)
+    expected = jax.jit(differentiate)(weight, tangent)
     with use_mesh("explicit", replica=1, data=4):
-        results = apply_all(nym.fsdp(STORED, COMPUTE, gather_dtype="int8"))
-    errors = [
-        np.linalg.norm(array - exact) / np.linalg.norm(exact) for array, exact in zip(results, expected, strict=True)
-    ]
-    value_error, tangent_error, hessian_error = errors
+        value_error, tangent_error, hessian_error = compute_errors(gather_dtype="int8")
+        converted_errors = compute_errors(precision=nym.Precision(computing="bfloat16", reductions="float32"))
     assert 1e-3 < value_error < 0.02
     assert tangent_error < 1e-5  # the derivative of a linear function takes no weights
     assert 1e-3 < hessian_error < 0.02
+    assert max(converted_errors) < 0.02
 
 
 @pytest.mark.parametrize(("wrong", "axis_types"), [(np.nan, "auto"), (np.inf, "explicit")])
@@ -567,18 +567,6 @@ def test_stages_of_a_pipeline_compute_in_the_type_for_computing():
         compiled = step.lower(stack, HALF_X).compile()
         check_results(compiled(stack, HALF_X), compute_expected())
     assert ("all-gather", "f16") in list_sent(compiled)
-
-
-def test_other_transformations_take_conversions_for_linear():
-    weight, tangent = (nym.random.normal(jax.random.key(i), {"copy": 2, "mlp": 128, "embed": 128}) for i in (2, 3))
-
-    def push_forward(weight: Any, tangent: Any) -> Any:
-        return nym.vmap(lambda weight, tangent: jax.jvp(apply, (weight,), (tangent,)), "copy")(weight, tangent)
-
-    expected = jax.jit(push_forward)(weight, tangent)
-    precision = nym.Precision(computing="bfloat16", reductions="float32")
-    with use_mesh("explicit", replica=1, data=4):
-        check_results(nym.fsdp(push_forward, STORED, COMPUTE, precision=precision)(weight, tangent), expected)
 
 
 def test_the_first_name_of_a_parameter_says_how_layers_compute():

@@ -302,11 +302,7 @@ def test_mesh_axes_to_reduce_once_are_checked():
             nym.microbatch(lambda x: x.mean(), "batch", 2, reduce_once=once)
     for axis_types, once, message in (
         ("explicit", "replica", "`reduce_once` names mesh axis 'replica', but axis 'batch' is sharded over data; name"),
-        (
-            "auto",
-            "data",
-            "`reduce_once` with the name of mesh axis 'data' needs a mesh whose axes are all Explicit",
-        ),
+        ("auto", "data", "`reduce_once` with the name of mesh axis 'data' needs a mesh whose axes are all Explicit"),
     ):
         with (
             jax.set_mesh(nym.create_mesh({"data": 4, "model": 2}, axis_types=axis_types)),

@@ -79,31 +79,22 @@ EXPERTS = {"batch": ("data", "expert"), "experts": "expert", **TENSOR}
 STAGES = {"batch": "data", "layers": "stage", **TENSOR}
 BOUNDED = {"dispatch": "all_to_all", "capacity_factor": 2.0}  # so that no token is dropped
 CUBE = {"data": 2, "context": 2, "model": 2}
+STAGE_CUBE = {"stage": 2, "data": 2, "context": 2}
 CASES = {
     "experts, all_to_all": Case("mixtral", {"data": 2, "expert": 2, "model": 2}, EXPERTS, BOUNDED),
-    "stages and a ring": Case(
-        "llama", {"stage": 2, "data": 2, "context": 2}, {**CONTEXT, "layers": "stage"}, {"context": "ring"}, 4, 2
-    ),
+    "stages and a ring": Case("llama", STAGE_CUBE, {**CONTEXT, "layers": "stage"}, {"context": "ring"}, 4, 2),
 }
 COMBINATIONS = {  # whose parts other tests have
-    "all_gather": Case("llama", CUBE, CONTEXT, {"context": "all_gather"}),
     "ring": Case("llama", CUBE, CONTEXT, {"context": "ring"}),
-    "all_to_all": Case("llama", CUBE, CONTEXT, {"context": "all_to_all"}),
     "mixed": Case(
         "llama", {"data": 2, "ring": 2, "swap": 2}, {"batch": "data", "pos": ("ring", "swap")}, {"context": "mixed"}
     ),
-    "experts, gather": Case("mixtral", {"data": 2, "expert": 2, "model": 2}, EXPERTS, {"dispatch": "gather"}),
     "experts, ragged": Case("mixtral", {"data": 2, "expert": 4}, EXPERTS, {"dispatch": "ragged_all_to_all"}),
     "2 stages": Case("llama", {"stage": 2, "data": 2, "model": 2}, STAGES, {}, 8, 2),
     "4 stages": Case("llama", {"stage": 4, "model": 2}, STAGES, {}, 8),
-    "stages and heads": Case(
-        "mixtral", {"stage": 2, "data": 2, "context": 2}, {**CONTEXT, "layers": "stage"}, {"context": "all_to_all"}, 4
-    ),
+    "stages and heads": Case("mixtral", STAGE_CUBE, {**CONTEXT, "layers": "stage"}, {"context": "all_to_all"}, 4),
     "stages and experts": Case(
         "mixtral", {"stage": 2, "data": 2, "expert": 2}, {**EXPERTS, "layers": "stage"}, {"dispatch": "gather"}, 4, 2
-    ),
-    "stages and bounded experts": Case(
-        "mixtral", {"stage": 2, "data": 2, "expert": 2}, {**EXPERTS, "layers": "stage"}, BOUNDED, 4
     ),
 }
 
@@ -231,17 +222,12 @@ for kind, names in zip(("auto", "explicit"), orders if PROCESSES == 2 else order
 
         # Errors come in every process, before anything is sent: the next call works.
         with nym.axis_mapping(batch="dta"):
-            has(raised(ValueError, nym.shard, batches[0]), "axis 'batch' is mapped to mesh axis 'dta', which",
-                "did you mean 'data'?")
-        with nym.axis_mapping(batch="data", pixel="data"):
-            has(raised(ValueError, nym.shard, {"x": batches[0]}), "['x']: axes 'batch' and 'pixel'", "both mapped")
+            has(raised(ValueError, nym.shard, batches[0]), "axis 'batch' is mapped to mesh axis 'dta', which")
         odd = drawn(6, nym.Axis("batch", 2 * rows + 1))
-        text = raised(ValueError, nym.shard, odd, COMPUTE)
-        has(text, f"axis 'batch' has size {2 * rows + 1}, which is not divisible by mesh axis 'data' of size {rows}")
-        has(raised(ValueError, nym.named_jit(lambda x: x, COMPUTE), odd), f"'batch' has size {2 * rows + 1}")
-        whole = nym.shard(odd, nym.AxisMapping(COMPUTE, uneven="replicate"))
-        assert whole.sharding.spec == jax.P(None)
-        same(whole, odd)
+        text = f"axis 'batch' has size {2 * rows + 1}, which is not divisible by mesh axis 'data' of size {rows}"
+        has(raised(ValueError, nym.shard, odd, COMPUTE), text)
+        has(raised(ValueError, nym.named_jit(lambda x: x, COMPUTE), odd), text)
+        same(nym.shard(odd, nym.AxisMapping(COMPUTE, uneven="replicate")), odd)
 
         # Random keys, made before the mesh was active or after.
         split = nym.random.split(jax.random.key(7), Batch)
