@@ -16,6 +16,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import axonym as nym
 from tests.hlo import Program
 from tests.partitioning.arrays import assert_close, on_auto, on_explicit
+from tests.refusals import refusal
 
 
 COMPUTE = {"batch": "data", "mlp": "model"}

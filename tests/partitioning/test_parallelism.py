@@ -264,19 +264,3 @@ def test_programs_give_the_same_in_several_processes(processes: int, devices: in
     seeds = [{"PYTHONHASHSEED": str(process + 1)} for process in range(processes)]
     outputs = run(PROGRAM, processes, devices, timeout=240, environment=seeds)
     assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True] * processes
-
-
-PARALLELISM = """
-start()
-from tests.partitioning.test_parallelism import check_losses
-
-for name, axis_types in {"ring": "explicit", "experts, ragged": "auto", "stages and experts": "auto"}.items():
-    check_losses(name, axis_types)
-print("done", PROCESS)
-"""
-
-
-@pytest.mark.thorough
-def test_forms_of_parallelism_in_several_processes():
-    outputs = run(PARALLELISM, 2, 4, timeout=240)
-    assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True] * 2
