@@ -334,27 +334,14 @@ def test_a_changed_mapping_is_traced_once_and_an_equal_one_found_again(mesh, com
         return nym.auto_sharded(x).sum().array
 
     x = nym.ones({"batch": 8, "embed": 4})
-    alike = [
-        {"batch": "data"},
-        {"batch": ("data",)},
-        {"batch": "data", "embed": None},
-        nym.AxisMapping({"batch": "data"}),
-    ]
-    unlike = [{"batch": "data", "embed": "model"}, {"embed": "model", "batch": "data"}]
-    for mapping in [*alike, *unlike, *alike, *unlike]:
+    by_batch, by_both = nym.AxisMapping({"batch": "data"}), nym.AxisMapping({"batch": "data", "embed": "model"})
+    uneven = nym.AxisMapping({"batch": "data"}, uneven="replicate")
+    alike = [by_batch, {"batch": "data"}, {"batch": ("data",)}, {"batch": "data", "embed": None}]
+    for mapping in [*alike, by_both, {"embed": "model", "batch": "data"}, *alike, by_both, uneven, uneven]:
         with nym.axis_mapping(mapping):
             assert total(x) == 32
-    for _ in range(2):
-        assert total(x) == 32
-    for _ in range(2):
-        with nym.axis_mapping({"batch": "data"}, uneven="replicate"):
-            assert total(x) == 32
-    assert seen == [
-        nym.AxisMapping({"batch": "data"}),
-        nym.AxisMapping({"batch": "data", "embed": "model"}),
-        None,
-        nym.AxisMapping({"batch": "data"}, uneven="replicate"),
-    ]
+    assert total(x) == total(x) == 32
+    assert seen == [by_batch, by_both, uneven, None]
 
 
 @on_auto
@@ -426,7 +413,7 @@ def test_mesh_axes_of_other_meshes_do_not_warn():
         assert nym.sharding_for_axis("batch", {"batch": "batch", "mlp": axis}, mesh).spec == P("batch")
 
 
-# Sixteen threads trace and run at once under mappings of their own, and none sees the mapping of another.
+# Sixteen threads trace at once under mappings of their own, and none sees the mapping of another.
 
 
 THREADS = 16
@@ -446,7 +433,6 @@ def every_mapping():
 WAYS = every_mapping()
 traced = []
 merging = nym.axis_mapping({"c": None}, merge=True)  # one object, entered by all threads
-one_at_a_time = threading.Lock()  # XLA's CPU devices can block each other if several threads launch on all of them
 
 
 @nym.named_jit(retrace_warning=False)
@@ -455,15 +441,13 @@ def double(x):
     return nym.auto_sharded(x + x)
 
 
-def do_round(number, meshes):
-    """Enters a mapping that the other threads do not have at this time, and asks, shards, traces, runs and fails."""
+def do_round(number, mesh):
+    """Enters a mapping that the other threads do not have at this time, and asks, shards, traces, lowers and fails."""
     way = WAYS[(number + number // THREADS) % len(WAYS)]
     mapping = nym.AxisMapping(dict(zip(LETTERS, way, strict=True)))
     spec = P(*(axes if len(axes) > 1 else axes[0] if axes else None for axes in way))
     assert nym.current_mapping() is None
-    with jax.set_mesh(meshes[number % 2]), nym.axis_mapping(mapping):
-        assert nym.current_mapping() == mapping
-        assert nym.pspec_for_axis(CUBE_SHAPE.axes) == spec
+    with jax.set_mesh(mesh), nym.axis_mapping(mapping):
         assert nym.shard(CUBE_SHAPE).array.sharding.spec == spec
         with merging:
             assert nym.pspec_for_axis(CUBE_SHAPE.axes) == P(*spec[:2], None)
@@ -474,32 +458,22 @@ def do_round(number, meshes):
             nym.zeros({"a": 7})
         assert nym.current_mapping() == mapping
         sharding = double.lower(CUBE_SHAPE).out_info.array.sharding
-        assert number % 2 == 0 or sharding.spec == spec  # known before it runs on the Explicit mesh alone
-        if number // THREADS % 4 == 0:
-            with one_at_a_time:
-                result = double(nym.NamedArray(CUBE, LETTERS))
-                np.testing.assert_array_equal(result.array, 2 * CUBE)
-            assert result.sharding.is_equivalent_to(nym.sharding_for_axis(CUBE_SHAPE.axes), 3)
-    with jax.set_mesh(meshes[2 + len(way[0])]), nym.axis_mapping(mapping):
-        np.testing.assert_array_equal(double(nym.NamedArray(CUBE, LETTERS)).array, 2 * CUBE)
+        assert AxisType.Auto in mesh.axis_types or sharding.spec == spec  # known before it runs on the Explicit mesh
     assert nym.current_mapping() is None
 
 
-def test_sixteen_threads_trace_and_run_at_once_under_their_own_mappings(auto_mesh, explicit_mesh):
+def test_sixteen_threads_trace_at_once_under_their_own_mappings(auto_mesh, explicit_mesh):
     assert len(WAYS) == THREADS
-    alone = [
-        jax.make_mesh((1, 1), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=[device])
-        for device in jax.devices()[:3]
-    ]
     traced.clear()
     double.clear_cache()
     start = threading.Barrier(THREADS)
 
     def work(thread):
         start.wait()
-        for number in range(thread, ROUNDS, THREADS):
-            do_round(number, [auto_mesh, explicit_mesh, *alone])
-        return len(range(thread, ROUNDS, THREADS))
+        rounds = range(thread, ROUNDS, THREADS)
+        for number in rounds:
+            do_round(number, (auto_mesh, explicit_mesh)[number % 2])
+        return len(rounds)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

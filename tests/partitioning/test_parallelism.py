@@ -208,14 +208,6 @@ for kind, names in zip(("auto", "explicit"), orders if PROCESSES == 2 else order
             same(after[name], wanted[name])
             assert after[name].sharding.spec == placed[name].sharding.spec == after_slots[name].sharding.spec
 
-        # Results and arguments by mappings of their own; what comes in lies nowhere yet.
-        double = nym.named_jit(
-            lambda x: nym.auto_sharded(x) * 2, COMPUTE, in_axis_resources={"batch": "model"},
-            out_axis_resources={"pixel": "model"},
-        )
-        got = double(batches[0])
-        assert got.sharding.spec == jax.P(None, "model")
-        same(got, nym.NamedArray(2 * batches[0].array, batches[0].names))
         explained = str(nym.explain(placed, PARAMETERS))
         has(explained, "embed", "'data'" if "'data'" in explained else "data")
         nym.assert_same_on_all_hosts(explained, "explanation", timeout=60)

@@ -2,7 +2,7 @@
 
 import collections
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -310,34 +310,28 @@ def test_a_named_array_that_holds_no_array_stays_in_the_tree():
 Mlp, Embed = nym.make_axes(mlp=8, embed=6)
 
 
-class Fault(NamedTuple):
-    mapping: dict
-    text: str
-
-
-FAULTS = {
-    "unknown mesh axis": Fault(
-        {"mlp": "dta"},
-        "axis 'mlp' is mapped to mesh axis 'dta', which the mesh (data: 4, model: 2) does not have; the array is "
-        "(mlp: 8, embed: 6); did you mean 'data'?",
-    ),
-    "mesh axis used twice": Fault(
-        {"mlp": "model", "embed": "model"},
-        "axes 'mlp' and 'embed' of (mlp: 8, embed: 6) are both mapped to mesh axis 'model'; map one of them to another "
-        "mesh axis or to None",
-    ),
-    "uneven size": Fault(
-        {"embed": ("data", "model")},
-        "axis 'embed' has size 6, which is not divisible by mesh axis 'data' of size 4 x 'model' of size 2; the next "
-        "size that fits is 8 (`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`; the "
-        "array is (mlp: 8, embed: 6)",
-    ),
-}
-
-
-@pytest.fixture(params=FAULTS)
-def fault(request) -> Fault:
-    return FAULTS[request.param]
+FAULTS = pytest.mark.parametrize(
+    ("mapping", "text"),
+    [
+        (
+            {"mlp": "dta"},
+            "axis 'mlp' is mapped to mesh axis 'dta', which the mesh (data: 4, model: 2) does not have; the array is "
+            "(mlp: 8, embed: 6); did you mean 'data'?",
+        ),
+        (
+            {"mlp": "model", "embed": "model"},
+            "axes 'mlp' and 'embed' of (mlp: 8, embed: 6) are both mapped to mesh axis 'model'; map one of them to "
+            "another mesh axis or to None",
+        ),
+        (
+            {"embed": ("data", "model")},
+            "axis 'embed' has size 6, which is not divisible by mesh axis 'data' of size 4 x 'model' of size 2; the "
+            "next size that fits is 8 (`round_axis_for_partitioning`), or replicate the axis with "
+            "`uneven='replicate'`; the array is (mlp: 8, embed: 6)",
+        ),
+    ],
+    ids=["unknown mesh axis", "mesh axis used twice", "uneven size"],
+)
 
 
 def make_weight():
@@ -355,8 +349,8 @@ def get_error(fn, *args) -> str:
     return str(caught.value)
 
 
-def test_what_shards_a_tree_names_the_leaf(mesh, fault):
-    mapping, text = fault
+@FAULTS
+def test_what_shards_a_tree_names_the_leaf(mesh, mapping, text):
     tree, text = {"layers": [make_weight()]}, "['layers'][0]: " + text
     for shard in (lambda x: nym.shard(x, mapping), nym.axis_mapping(mapping)(nym.auto_sharded)):
         assert get_error(shard, tree) == text
@@ -365,9 +359,9 @@ def test_what_shards_a_tree_names_the_leaf(mesh, fault):
         assert get_error(jax.vmap(lambda _: shard(tree)), np.ones(2)) == text  # noqa: B023
 
 
+@FAULTS
 @on_auto
-def test_a_compiled_function_names_the_argument_or_the_leaf_of_the_result(mesh, fault):
-    mapping, text = fault
+def test_a_compiled_function_names_the_argument_or_the_leaf_of_the_result(mesh, mapping, text):
     tree = {"layers": [make_weight()]}
     by_position = nym.named_jit(lambda model: model, in_axis_resources=mapping)
     assert get_error(by_position, tree) == "model['layers'][0]: " + text
@@ -380,9 +374,9 @@ def test_a_compiled_function_names_the_argument_or_the_leaf_of_the_result(mesh, 
         assert get_error(fn, tree) == "['layers'][0]: " + text
 
 
+@FAULTS
 @on_auto
-def test_what_makes_one_array_or_uses_a_layer_says_the_same(mesh, fault):
-    mapping, text = fault
+def test_what_makes_one_array_or_uses_a_layer_says_the_same(mesh, mapping, text):
     model, x = nym.nn.Linear(make_weight(), None, (Embed,), (Mlp,)), nym.ones({"batch": 2, "embed": 6})
     makes = [
         lambda: nym.zeros((Mlp, Embed)),
@@ -396,9 +390,9 @@ def test_what_makes_one_array_or_uses_a_layer_says_the_same(mesh, fault):
         assert get_error(nym.pspec_for_axis, (Mlp, Embed)) == get_error(nym.sharding_for_axis, (Mlp, Embed)) == text
 
 
+@FAULTS
 @on_auto
-def test_the_same_on_an_abstract_mesh(mesh, fault):
-    mapping, text = fault
+def test_the_same_on_an_abstract_mesh(mesh, mapping, text):
     x = jax.eval_shape(make_weight)
     assert get_error(nym.shard, x, mapping, mesh.abstract_mesh) == text
     with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
