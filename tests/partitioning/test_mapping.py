@@ -124,6 +124,7 @@ class Unhashable(Rule):
 
 
 NO_RULE = "A `fallback` is a `ShardingRule`, or an object whose `apply(array)` returns a `PartitionSpec`, not "
+NO_HASH = "compiled functions, and a Unhashable is not hashable; make it a f"
 NO_NAME = "A mapping goes from names of axes to mesh axes, but "
 NO_MESH_AXIS = "Axis 'batch' is mapped to "
 
@@ -133,12 +134,7 @@ NO_MESH_AXIS = "Axis 'batch' is mapped to "
     [
         ({}, {"fallback": "data"}, TypeError, NO_RULE + "'data'"),
         ({}, {"fallback": Rule}, TypeError, NO_RULE),
-        (
-            {},
-            {"fallback": Unhashable()},
-            TypeError,
-            "compiled functions, and a Unhashable is not hashable; make it a f",
-        ),
+        ({}, {"fallback": Unhashable()}, TypeError, NO_HASH),
         ({}, {"uneven": "replicat"}, ValueError, "`uneven` is 'error' or 'replicate', not 'replicat'"),
         ({1: "data"}, {}, TypeError, NO_NAME + "1 is not a name"),
         ({nym.Axis("batch", 8): "data"}, {}, TypeError, NO_NAME + "Axis(name='batch', size=8) is not a name"),
@@ -223,7 +219,7 @@ def test_an_axis_mapping_brings_its_options_along():
 
 
 def test_one_object_can_be_entered_again_and_within_itself():
-    mapping = nym.axis_mapping({"batch": "data"})
+    mapping, merging = nym.axis_mapping({"batch": "data"}), nym.axis_mapping({"mlp": "model"}, merge=True)
     for _ in range(2):
         with mapping as entered:
             assert entered is mapping
@@ -231,14 +227,9 @@ def test_one_object_can_be_entered_again_and_within_itself():
                 assert nym.current_mapping() == {"batch": "data"}
             assert nym.current_mapping() == {"batch": "data"}
         assert nym.current_mapping() is None
-
-
-def test_a_merging_object_looks_at_what_is_outside_each_time():
-    merging = nym.axis_mapping({"mlp": "model"}, merge=True)
-    with nym.axis_mapping({"batch": "data"}), merging:
-        assert nym.current_mapping() == {"batch": "data", "mlp": "model"}
-    with nym.axis_mapping({"embed": "data"}), merging:
-        assert nym.current_mapping() == {"embed": "data", "mlp": "model"}
+    for outside in ({"batch": "data"}, {"embed": "data"}):
+        with nym.axis_mapping(outside), merging:
+            assert nym.current_mapping() == {**outside, "mlp": "model"}
 
 
 def test_decorates_a_function():
@@ -360,18 +351,7 @@ def test_a_mapping_is_found_again_whatever_caches_forget(mesh):
 
 @pytest.mark.parametrize(
     ("name", "known"),
-    [
-        ("bacth", "batch"),
-        ("batc", "batch"),
-        ("Embed", "embed"),
-        ("embbed", "embed"),
-        ("tokne", "token"),
-        ("sequance", "sequence"),
-        ("hidden_dmi", "hidden_dim"),
-        ("atoken_embd", "atoken_embed"),
-        ("mpl", "mlp"),
-        ("esq", "seq"),
-    ],
+    {"bacth": "batch", "batc": "batch", "Embed": "embed", "hidden_dmi": "hidden_dim", "mpl": "mlp"}.items(),
 )
 def test_a_near_miss_warns_once(name, known):
     text = (
@@ -384,6 +364,7 @@ def test_a_near_miss_warns_once(name, known):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         nym.pspec_for_axis((name, "key_pos"), {known: "model", "mlp": "data"})
+        nym.pspec_for_axis(name, {known: "model", name: None})  # is meant
 
 
 def test_names_that_differ_on_purpose_do_not_warn():

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 import axonym as nym
 from tests.partitioning.arrays import assert_close, on_auto
@@ -17,6 +17,7 @@ from tests.refusals import refusal
 
 
 MESH = AbstractMesh((4, 2), ("data", "model"))
+FOUR = AbstractMesh((2, 2, 3, 5), ("a", "b", "c", "d"))
 THREE = AbstractMesh((2, 2, 2), ("a", "b", "c"))
 FIVE = AbstractMesh((2, 4, 1, 2, 1), ("dp", "fsdp", "ep", "tp", "sp"))
 BOTH = P(("data", "model"))
@@ -31,7 +32,7 @@ def parts(tree):
     return jax.tree.map(lambda x: x.sharding.shard_shape(x.shape), tree, is_leaf=nym.is_named_array)
 
 
-# Plans
+# Plans.
 
 
 def test_each_shape_has_the_mesh_axes_that_go_together_on_its_dimensions():
@@ -72,7 +73,7 @@ def test_arrays_below_the_minimum_size_are_replicated():
     assert helper.partition_specs(struct(4), 0) == helper.partition_specs(struct(4), 1) == P("data")
 
 
-# Specs from methods
+# Specs from methods.
 
 
 @pytest.mark.parametrize(
@@ -82,12 +83,7 @@ def test_arrays_below_the_minimum_size_are_replicated():
         (MESH, (64, 32), [("model", "data")], P(("model", "data"), None)),
         (MESH, (4, 6), [("data", "model")], P("data", "model")),
         (MESH, (4, 5), [("data", "model")], P("data", None)),
-        (
-            AbstractMesh((2, 2, 3, 5), ("a", "b", "c", "d")),
-            (4, 3, 5),
-            [("c", "d"), ("a", "b")],
-            P(("a", "b"), "c", "d"),
-        ),
+        (FOUR, (4, 3, 5), [("c", "d"), ("a", "b")], P(("a", "b"), "c", "d")),
         (THREE, (2,), [("c",), ("a",)], P("c")),  # earlier methods come first
         (THREE, (4, 4), [("c",), ("b",)], P("c", "b")),
         (MESH, (8, 8), ["model"], P("model", None)),  # a name alone is a method
@@ -129,7 +125,7 @@ def test_shapes_methods_and_least_sizes_are_checked():
             helper.auto_shard_pytree(jnp.ones(8), least)
 
 
-# Putting arrays in place
+# Putting arrays in place.
 
 
 def tree_of_all_kinds():
@@ -145,32 +141,17 @@ def tree_of_all_kinds():
 PARTS = {"array": (2, 8), "numpy": (4, 4), "named": (2, 8), "bfloat16": (1,), "small": (3,)}
 
 
-@on_auto
-def test_a_tree_is_moved_at_once(mesh):
-    tree = tree_of_all_kinds()
-    with mock.patch.object(jax, "device_put", wraps=jax.device_put) as moves:
-        placed = nym.MeshPartitionHelper(mesh).auto_shard_pytree(tree, 1)
-    assert moves.call_count == 1
-    assert parts(placed) == PARTS
-    assert all(x.sharding.mesh == mesh for x in jax.tree.leaves(placed))
-    assert_close(placed, tree)
-
-
-@on_auto
-def test_what_is_in_place_is_not_moved(mesh):
-    helper = nym.MeshPartitionHelper(mesh)
-    placed = helper.auto_shard_pytree(tree_of_all_kinds(), 1)
-    with mock.patch.object(jax, "device_put") as moves:
-        again = helper.auto_shard_pytree(placed, 1)
-    assert not moves.called
-    assert all(one is other for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(placed), strict=True))
-
-
-def test_a_traced_tree_is_constrained(mesh):
+def test_a_tree_is_moved_at_once_and_not_again_and_a_traced_one_is_constrained(mesh):
     tree, helper = tree_of_all_kinds(), nym.MeshPartitionHelper(mesh)
-    placed = jax.jit(lambda tree: helper.auto_shard_pytree(tree, 1))(tree)
-    assert parts(placed) == PARTS
-    assert_close(placed, tree)
+    with mock.patch.object(jax, "device_put", wraps=jax.device_put) as moves:
+        placed = helper.auto_shard_pytree(tree, 1)
+        again = helper.auto_shard_pytree(placed, 1)
+    assert moves.call_count == 1
+    assert all(one is other for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(placed), strict=True))
+    assert all(x.sharding.mesh == mesh for x in jax.tree.leaves(placed))
+    for result in (placed, jax.jit(lambda tree: helper.auto_shard_pytree(tree, 1))(tree)):
+        assert parts(result) == PARTS
+        assert_close(result, tree)
 
 
 def test_inside_shard_map_arrays_are_divided_over_what_is_not_manual(mesh):
@@ -194,23 +175,6 @@ def test_what_is_no_array_is_returned_as_it_is(auto_mesh):
     assert helper.auto_shard_pytree(tree, 1) == tree
     assert helper.auto_shard_pytree(tree, 1)["text"] is text
     assert helper.partition_specs({"text": text, "rate": 0.5}, 1) == {"text": P(), "rate": P()}
-
-
-def test_random_keys_are_sharded(mesh):
-    keys = jax.random.split(jax.random.key(0), 8)
-    helper = nym.MeshPartitionHelper(mesh)
-    for placed in (helper.auto_shard_pytree(keys, 1), jax.jit(lambda keys: helper.auto_shard_pytree(keys, 1))(keys)):
-        assert placed.sharding.shard_shape(placed.shape) == (1,)
-        np.testing.assert_array_equal(jax.random.key_data(placed), jax.random.key_data(keys))
-
-
-def test_arrays_on_other_devices_are_moved(auto_mesh):
-    alone = jax.device_put(jnp.arange(16.0), jax.devices()[5])
-    other = Mesh(np.array(jax.devices()[4:8]), ("x",))
-    elsewhere = jax.device_put(jnp.arange(16.0), NamedSharding(other, P("x")))
-    placed = nym.MeshPartitionHelper(auto_mesh).auto_shard_pytree([alone, elsewhere], 1)
-    assert [x.sharding for x in placed] == [NamedSharding(auto_mesh, BOTH)] * 2
-    assert_close(placed, [alone, elsewhere])
 
 
 def test_shapes_get_the_sharding_also_without_devices_but_data_needs_some():
@@ -254,7 +218,7 @@ def test_a_spec_that_does_not_fit_is_an_error(array, spec, error, text):
         nym.MeshPartitionHelper(MESH).shard_array(array, spec)
 
 
-# The helper itself
+# The helper itself.
 
 
 @on_auto
