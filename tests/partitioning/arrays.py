@@ -1,7 +1,11 @@
-"""An array with two named axes, mappings for it, and where it lies: what the tests of compiled functions work on."""
+"""Arrays, mappings for them, where they lie, and a block of layers: what the tests of this folder work on."""
 
+from typing import Any
+
+import equinox as eqx
 import jax
 import numpy as np
+import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import axonym as nym
@@ -11,6 +15,10 @@ ROWS, COLUMNS = {"batch": "data"}, {"embed": "model"}
 NAMES = ("batch", "embed")
 VALUES = np.arange(32.0, dtype=np.float32).reshape(8, 4)
 
+# For tests of what is the same on both kinds of mesh.
+on_auto = pytest.mark.parametrize("mesh", ["auto"], indirect=True)
+on_explicit = pytest.mark.parametrize("mesh", ["explicit"], indirect=True)
+
 
 def array():
     return nym.NamedArray(VALUES, NAMES)
@@ -18,3 +26,27 @@ def array():
 
 def lies(x, *spec) -> bool:
     return x.sharding.is_equivalent_to(NamedSharding(jax.sharding.get_mesh(), P(*spec)), x.ndim)
+
+
+def assert_close(tree: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    """Compares the arrays of two trees, and says which one differs."""
+    for (path, array), value in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(expected), strict=True):
+        where = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(np.asarray(array), np.asarray(value), rtol=rtol, atol=atol, err_msg=where)
+
+
+class Block(eqx.Module):
+    """A block of a residual network."""
+
+    norm: nym.nn.LayerNorm
+    up: nym.nn.Linear
+    down: nym.nn.Linear
+
+    @staticmethod
+    def init(Embed: nym.Axis, Mlp: nym.Axis, *, key: Any) -> "Block":
+        up_key, down_key = jax.random.split(key)
+        up = nym.nn.Linear.init(Embed, Mlp, key=up_key)
+        return Block(nym.nn.LayerNorm.init(Embed), up, nym.nn.Linear.init(Mlp, Embed, key=down_key, use_bias=False))
+
+    def __call__(self, x: nym.NamedArray) -> nym.NamedArray:
+        return x + self.down(nym.nn.silu(self.up(self.norm(x))))

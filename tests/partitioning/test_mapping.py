@@ -1,11 +1,30 @@
-"""`AxisMapping`: the value that says which mesh axes each named axis is divided over."""
+"""`AxisMapping`, which mesh axes each named axis is divided over, and `axis_mapping`, which makes one active."""
 
 import copy
+import functools
+import itertools
 import pickle
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
+import jax
+import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec as P
 
 import axonym as nym
+from axonym.named._cache import CACHE_SIZE
+from tests.partitioning.arrays import on_auto
+from tests.refusals import refusal
+
+
+def rebuild_by_pickling(x):
+    return pickle.loads(pickle.dumps(x))
+
+
+REBUILD = pytest.mark.parametrize("rebuild", [copy.copy, copy.deepcopy, rebuild_by_pickling])
 
 
 class Rule:
@@ -55,29 +74,14 @@ def test_what_says_something_else_is_unequal(other):
     assert nym.AxisMapping({"batch": "data"}) != other
 
 
-def test_the_order_of_mesh_axes_matters():
-    assert nym.AxisMapping({"batch": ("data", "model")}) != nym.AxisMapping({"batch": ("model", "data")})
-
-
-def test_equals_a_plain_mapping_with_its_entries():
-    assert nym.AxisMapping({"batch": ("data",), "mlp": None}) == {"batch": "data"}
-    assert dict(nym.AxisMapping({"batch": ("data", "model")})) == {"batch": ("data", "model")}
-
-
 def test_says_the_mesh_axes_of_a_name():
-    mapping = nym.AxisMapping({"batch": ["data", "model"], "mlp": "model"})
-    assert mapping["batch"] == ("data", "model")
-    assert mapping["mlp"] == "model"
-    assert mapping.mesh_axes("batch") == ("data", "model")
-    assert mapping.mesh_axes("mlp") == ("model",)
-    assert mapping.mesh_axes("embed") == ()
+    mapping = nym.AxisMapping({"batch": ["data", "model"], "mlp": "model", "pos": None})
+    assert mapping == {"batch": ("data", "model"), "mlp": "model"} == dict(mapping)
+    assert mapping != nym.AxisMapping({"batch": ("model", "data"), "mlp": "model"})
+    assert [mapping.mesh_axes(name) for name in ("batch", "mlp", "embed")] == [("data", "model"), ("model",), ()]
+    assert [mapping.knows(name) for name in ("batch", "pos", "embed")] == [True, True, False]
     with pytest.raises(KeyError, match="embed"):
         mapping["embed"]
-
-
-def test_tells_an_entry_that_is_none_from_no_entry():
-    mapping = nym.AxisMapping({"batch": "data", "embed": None})
-    assert [mapping.knows(name) for name in ("batch", "embed", "mlp")] == [True, True, False]
 
 
 def test_is_true_if_it_says_anything():
@@ -97,11 +101,11 @@ def test_merged_replaces_adds_and_removes():
     assert mapping.merged({}, uneven="error") == nym.AxisMapping({"batch": "data", "mlp": "model"}, fallback=rule)
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_copies_and_pickles_say_the_same(copied):
+@REBUILD
+def test_copies_and_pickles_say_the_same(rebuild):
     mapping = nym.AxisMapping({"batch": ("data", "model"), "pos": None}, uneven="replicate")
-    assert copied(mapping) == mapping
-    assert copied(mapping).knows("pos")
+    assert rebuild(mapping) == mapping
+    assert rebuild(mapping).knows("pos")
 
 
 def test_a_pickled_mapping_is_hashed_anew():
@@ -110,34 +114,45 @@ def test_a_pickled_mapping_is_hashed_anew():
     assert hash(mapping) == hash(nym.AxisMapping({"batch": "data"}, fallback=mapping.fallback))
 
 
-@pytest.mark.parametrize("name", ["uneven", "fallback", "other"])
-def test_never_changes(name):
-    with pytest.raises(
-        AttributeError, match=f"An `AxisMapping` never changes, so '{name}' cannot be set; use `merged`"
-    ):
-        setattr(nym.AxisMapping(), name, "replicate")
+def test_never_changes():
+    with refusal("An `AxisMapping` never changes, so 'uneven' cannot be set; use `merged`", AttributeError):
+        nym.AxisMapping().uneven = "replicate"
 
 
 class Unhashable(Rule):
     __hash__ = None
 
 
+NO_RULE = "A `fallback` is a `ShardingRule`, or an object whose `apply(array)` returns a `PartitionSpec`, not "
+NO_HASH = "compiled functions, and a Unhashable is not hashable; make it a f"
+NO_NAME = "A mapping goes from names of axes to mesh axes, but "
+NO_MESH_AXIS = "Axis 'batch' is mapped to "
+
+
 @pytest.mark.parametrize(
-    ("rule", "text"),
+    ("entries", "options", "error", "text"),
     [
-        ("data", r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` returns a .*, not 'data'"),
-        (
-            Rule,
-            r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` returns a `PartitionSpec`, not ",
-        ),
-        (Unhashable(), "is part of the key of compiled functions, and a Unhashable is not hashable; make it a frozen"),
+        ({}, {"fallback": "data"}, TypeError, NO_RULE + "'data'"),
+        ({}, {"fallback": Rule}, TypeError, NO_RULE),
+        ({}, {"fallback": Unhashable()}, TypeError, NO_HASH),
+        ({}, {"uneven": "replicat"}, ValueError, "`uneven` is 'error' or 'replicate', not 'replicat'"),
+        ({1: "data"}, {}, TypeError, NO_NAME + "1 is not a name"),
+        ({nym.Axis("batch", 8): "data"}, {}, TypeError, NO_NAME + "Axis(name='batch', size=8) is not a name"),
+        ({"batch": 3}, {}, TypeError, NO_MESH_AXIS + "3; give a mesh axis, several of them, or None"),
+        ({"batch": ("data", None)}, {}, TypeError, NO_MESH_AXIS + "('data', None); give a mesh axis, several of them"),
+        ({"batch": {"data"}}, {}, TypeError, NO_MESH_AXIS + "{'data'}; give a mesh axis"),
+        ({"batch": ["data"] * 2}, {}, ValueError, "is mapped to ('data', 'data'), which names a mesh axis twice"),
+        ([("batch", "data")], {}, TypeError, "A mapping goes from names to mesh axes"),
     ],
-    ids=["string", "class", "unhashable"],
+    ids=str,
 )
-def test_what_is_no_rule_is_an_error(rule, text):
+def test_wrong_entries_and_options_are_errors(entries, options, error, text):
     for make in (nym.AxisMapping, nym.axis_mapping):
-        with pytest.raises(TypeError, match=text):
-            make({}, fallback=rule)
+        with refusal(text, error):
+            make(entries, **options)
+    if not options:
+        with refusal(text, error):
+            nym.pspec_for_axis("pos", entries)
 
 
 def test_shows_what_it_says():
@@ -147,49 +162,327 @@ def test_shows_what_it_says():
     )
 
 
+# `axis_mapping`, which nests, is used again, keeps threads apart and is part of every jit cache key.
+
+
+def test_entries_come_from_a_mapping_keywords_or_both():
+    with nym.axis_mapping(batch="data"):
+        assert nym.current_mapping() == {"batch": "data"}
+    with nym.axis_mapping({"batch": "data", "mlp": "data"}, mlp="model"):
+        assert nym.current_mapping() == {"batch": "data", "mlp": "model"}
+    with nym.axis_mapping({"batch": "data", "mlp": "data"}, mlp=None):
+        assert nym.current_mapping() == {"batch": "data"}
+
+
+def test_the_inner_mapping_replaces_the_outer_one():
+    nym.axis_mapping(batch="data")  # is not entered
+    assert nym.current_mapping() is None
+    with nym.axis_mapping({"batch": "data", "mlp": "model"}):
+        with nym.axis_mapping({"embed": "model"}):
+            assert nym.current_mapping() == nym.current_thread_local_mapping() == {"embed": "model"}
+        assert nym.current_mapping() == {"batch": "data", "mlp": "model"}
+    assert nym.current_mapping() is None
+
+
+def test_merged_the_inner_entries_win_and_none_unmaps():
+    with nym.axis_mapping({"batch": "data", "embed": "model", "mlp": "model"}):
+        with nym.axis_mapping({"embed": "data", "mlp": None}, merge=True):
+            assert nym.current_mapping() == {"batch": "data", "embed": "data"}
+            with nym.axis_mapping(mlp="data", batch=None, merge=True):
+                assert nym.current_mapping() == {"embed": "data", "mlp": "data"}
+    with nym.axis_mapping({"batch": "data"}, merge=True):
+        assert nym.current_mapping() == {"batch": "data"}
+
+
+def test_merged_the_outer_options_stay_where_the_inner_one_says_nothing():
+    rule, other = Rule(), Rule()
+    with nym.axis_mapping({"batch": "data"}, fallback=rule, uneven="replicate"):
+        with nym.axis_mapping(mlp="model", merge=True):
+            assert nym.current_mapping() == nym.AxisMapping(
+                {"batch": "data", "mlp": "model"}, fallback=rule, uneven="replicate"
+            )
+        with nym.axis_mapping(merge=True, fallback=other, uneven="error"):
+            assert nym.current_mapping() == nym.AxisMapping({"batch": "data"}, fallback=other)
+        with nym.axis_mapping(mlp="model"):
+            assert nym.current_mapping() == nym.AxisMapping({"mlp": "model"})
+
+
+def test_an_axis_mapping_brings_its_options_along():
+    rule = Rule()
+    given = nym.AxisMapping({"batch": "data"}, fallback=rule, uneven="replicate")
+    with nym.axis_mapping(given):
+        assert nym.current_mapping() == given
+    with nym.axis_mapping(given, uneven="error", mlp="model"):
+        assert nym.current_mapping() == nym.AxisMapping({"batch": "data", "mlp": "model"}, fallback=rule)
+    with nym.axis_mapping(batch="model", uneven="replicate"), nym.axis_mapping(nym.AxisMapping(), merge=True):
+        assert nym.current_mapping() == nym.AxisMapping({"batch": "model"}, uneven="error")
+
+
+def test_one_object_can_be_entered_again_and_within_itself():
+    mapping, merging = nym.axis_mapping({"batch": "data"}), nym.axis_mapping({"mlp": "model"}, merge=True)
+    for _ in range(2):
+        with mapping as entered:
+            assert entered is mapping
+            with nym.axis_mapping({"mlp": "model"}), mapping:
+                assert nym.current_mapping() == {"batch": "data"}
+            assert nym.current_mapping() == {"batch": "data"}
+        assert nym.current_mapping() is None
+    for outside in ({"batch": "data"}, {"embed": "data"}):
+        with nym.axis_mapping(outside), merging:
+            assert nym.current_mapping() == {**outside, "mlp": "model"}
+
+
+def test_decorates_a_function():
+    @nym.axis_mapping({"batch": "data"})
+    def depth(n):
+        """Counts."""
+        assert nym.current_mapping() == {"batch": "data"}
+        return 1 + depth(n - 1) if n else 0
+
+    assert depth(3) == 3
+    assert depth.__doc__ == "Counts."
+    assert nym.current_mapping() is None
+
+
+def generate():
+    yield nym.current_mapping()
+
+
+async def wait():
+    return nym.current_mapping()
+
+
+class Layer:
+    def generate(self):
+        yield self
+
+
 @pytest.mark.parametrize(
-    ("entries", "error", "text"),
+    ("fn", "text"),
     [
-        ({1: "data"}, TypeError, "A mapping goes from names of axes to mesh axes, but 1 is not a name"),
-        (
-            {nym.Axis("batch", 8): "data"},
-            TypeError,
-            r"A mapping goes from names of axes to mesh axes, but Axis\(name='batch', size=8\) is not a name",
-        ),
-        (
-            {"batch": 3},
-            TypeError,
-            "Axis 'batch' is mapped to 3; give a mesh axis, several of them, or None",
-        ),
-        (
-            {"batch": ("data", None)},
-            TypeError,
-            r"Axis 'batch' is mapped to \('data', None\); give a mesh axis, several of them, or None",
-        ),
-        ({"batch": {"data"}}, TypeError, "Axis 'batch' is mapped to {'data'}; give a mesh axis"),
-        (
-            {"batch": ["data", "data"]},
-            ValueError,
-            r"axis 'batch' is mapped to \('data', 'data'\), which names a mesh axis twice",
-        ),
+        (generate, r"`generate`: the body of generator functions .* `with axis_mapping\(\.\.\.\):` .* without `yield`"),
+        (Layer.generate, r"`generate`: the body of generator functions runs after the call"),
+        (functools.partial(generate), "the body of generator functions runs after the call, when the mapping is not"),
+        (wait, r"`axis_mapping\(\.\.\.\)` cannot decorate `wait`: the body of async functions .* without `await`"),
     ],
+    ids=["generator", "method", "partial", "async"],
 )
-def test_wrong_entries_are_errors(entries, error, text):
-    with pytest.raises(error, match=text):
-        nym.AxisMapping(entries)
-    with pytest.raises(error, match=text):
-        nym.axis_mapping(entries)
-    with pytest.raises(error, match=text):
-        nym.pspec_for_axis("pos", entries)
+def test_a_function_whose_body_runs_after_the_call_cannot_be_decorated(fn, text):
+    with pytest.raises(TypeError, match=text):
+        nym.axis_mapping({"batch": "data"})(fn)
 
 
-def test_wrong_options_are_errors():
-    with pytest.raises(ValueError, match="`uneven` is 'error' or 'replicate', not 'replicat'"):
-        nym.AxisMapping({}, uneven="replicat")
-    with pytest.raises(ValueError, match="`uneven` is 'error' or 'replicate', not 'pad'"):
-        nym.axis_mapping({}, uneven="pad")
+def test_the_name_of_an_option_is_not_taken_for_an_axis():
+    with pytest.raises(
+        TypeError, match=r"`merge` .* is True or False, not 'data'; to map an axis named 'merge', put it"
+    ):
+        nym.axis_mapping(merge="data")
+    with nym.axis_mapping({"merge": "data"}, self="model"):
+        assert nym.current_mapping() == {"merge": "data", "self": "model"}
 
 
-def test_what_is_no_mapping_is_refused():
-    with pytest.raises(TypeError, match="A mapping goes from names to mesh axes"):
-        nym.axis_mapping([("batch", "data")])
+@REBUILD
+def test_pickled_and_copied_with_its_options_but_not_entered(rebuild):
+    with nym.axis_mapping(mlp="model", merge=True) as entered:
+        other = rebuild(entered)
+    with nym.axis_mapping({"batch": "data"}, uneven="replicate"):
+        with other, other:
+            assert nym.current_mapping() == nym.AxisMapping({"batch": "data", "mlp": "model"}, uneven="replicate")
+        assert nym.current_mapping() == nym.AxisMapping({"batch": "data"}, uneven="replicate")
+    assert nym.current_mapping() is None
+
+
+def test_an_exception_restores_the_outer_mapping():
+    @nym.axis_mapping({"embed": "model"})
+    def failing():
+        raise KeyError("embed")
+
+    with nym.axis_mapping({"batch": "data"}):
+        with pytest.raises(KeyError, match="embed"):
+            failing()
+        with pytest.raises(KeyError, match="embed"), nym.axis_mapping({"mlp": "model"}):
+            failing()
+        assert nym.current_mapping() == {"batch": "data"}
+    with pytest.raises(ValueError, match="not divisible"), nym.axis_mapping({"batch": "data"}):
+        nym.sharding_for_axis(nym.Axis("batch", 3), mesh=jax.sharding.AbstractMesh((4,), ("data",)))
+    assert nym.current_mapping() is None
+
+
+def test_a_new_thread_has_no_mapping():
+    with nym.axis_mapping({"batch": "data"}), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(nym.current_mapping).result() is None
+
+
+@pytest.mark.parametrize(
+    ("mesh", "compiled"), [("auto", nym.named_jit), ("explicit", jax.jit)], indirect=["mesh"], ids=["named_jit", "jit"]
+)
+def test_a_changed_mapping_is_traced_once_and_an_equal_one_found_again(mesh, compiled):
+    seen = []
+
+    @compiled
+    def total(x):  # a scalar result, so that only the mapping can make a difference
+        seen.append(nym.current_mapping())
+        return nym.auto_sharded(x).sum().array
+
+    x = nym.ones({"batch": 8, "embed": 4})
+    by_batch, by_both = nym.AxisMapping({"batch": "data"}), nym.AxisMapping({"batch": "data", "embed": "model"})
+    uneven = nym.AxisMapping({"batch": "data"}, uneven="replicate")
+    alike = [by_batch, {"batch": "data"}, {"batch": ("data",)}, {"batch": "data", "embed": None}]
+    for mapping in [*alike, by_both, {"embed": "model", "batch": "data"}, *alike, by_both, uneven, uneven]:
+        with nym.axis_mapping(mapping):
+            assert total(x) == 32
+    assert total(x) == total(x) == 32
+    assert seen == [by_batch, by_both, uneven, None]
+
+
+@on_auto
+def test_a_mapping_is_found_again_whatever_caches_forget(mesh):
+    traced = []
+    compiled = jax.jit(lambda x: nym.auto_sharded(traced.append(x.shape) or x))
+    for number in (0, *range(CACHE_SIZE + 1), 0):
+        with nym.axis_mapping({f"axis {number}": "data"}):
+            if number == 0:
+                compiled(nym.ones({"axis 0": 8}))
+    assert traced == [(8,)]
+
+
+# Names that differ by a slip of a typist are warned of, and names that differ on purpose are not.
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    {"bacth": "batch", "batc": "batch", "Embed": "embed", "hidden_dmi": "hidden_dim", "mpl": "mlp"}.items(),
+)
+def test_a_near_miss_warns_once(name, known):
+    text = (
+        f"^axis '{name}' is replicated: the mapping has no '{name}', but has '{known}'; correct the name, or map "
+        f"'{name}' to None$"
+    )
+    with pytest.warns(RuntimeWarning, match=text) as caught:
+        assert nym.pspec_for_axis((name, "pos"), {known: "data"}) == P(None, None)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nym.pspec_for_axis((name, "key_pos"), {known: "model", "mlp": "data"})
+        nym.pspec_for_axis(name, {known: "model", name: None})  # is meant
+
+
+def test_names_that_differ_on_purpose_do_not_warn():
+    pairs = {"pos": "key_pos", "q_head": "q_heads", "heads_per": "head_per", "mlp": "mlp2", "layer1": "layer2"}
+    pairs |= {"embed": "embedding", "patch": "batch", "stage": "state", "head_q": "head_k", "head_k": "head_kv"}
+    pairs |= {"qhead": "head", "my_qhead": "my_head", "queryx": "queryy", "x": "y", "row": "raw", "h12": "h21"}
+    for pair in pairs.items():
+        for name, known in (pair, pair[::-1]):
+            assert nym.pspec_for_axis(name, {known: "data"}) == P(None)
+
+
+@pytest.mark.parametrize(
+    ("axis", "known"), [("dta", "data"), ("modle", "model"), ("Data", "data"), ("tesnor", "tensor"), ("fspd", "fsdp")]
+)
+def test_a_slip_in_a_mesh_axis_warns_once(axis, known):
+    mesh = AbstractMesh((2, 2), ("batch", known), axis_types=(AxisType.Auto,) * 2)
+    text = rf"axis 'mlp' is mapped to mesh axis '{axis}', which the mesh .*; did you mean '{known}'\?"
+    with pytest.warns(RuntimeWarning, match=text) as caught:
+        for batch in (2, 4):
+            nym.sharding_for_axis(nym.Axis("batch", batch), {"batch": "batch", "mlp": axis}, mesh)
+    assert len(caught) == 1
+
+
+def test_mesh_axes_of_other_meshes_do_not_warn():
+    for axis, known in {"dp": "fsdp", "tp": "sp", "fsdp": "dp", "data": "data2", "datas": "data", "x": "y"}.items():
+        mesh = AbstractMesh((2, 2), ("batch", known), axis_types=(AxisType.Auto,) * 2)
+        assert nym.sharding_for_axis("batch", {"batch": "batch", "mlp": axis}, mesh).spec == P("batch")
+
+
+# Sixteen threads trace at once under mappings of their own, and none sees the mapping of another.
+
+
+THREADS = 16
+ROUNDS = 128
+LETTERS = ("a", "b", "c")
+CUBE = np.arange(512, dtype=np.float32).reshape(8, 8, 8)
+CUBE_SHAPE = nym.NamedArray(jax.ShapeDtypeStruct(CUBE.shape, CUBE.dtype), LETTERS)
+
+
+def every_mapping():
+    """Returns the sixteen ways to divide three axes over two mesh axes."""
+    some = [(), ("data",), ("model",), ("data", "model")]
+    ways = [way for way in itertools.product(some, repeat=3) if sum(way, ()).count("data") < 2]
+    return [way for way in ways if sum(way, ()).count("model") < 2]
+
+
+WAYS = every_mapping()
+traced = []
+merging = nym.axis_mapping({"c": None}, merge=True)  # one object, entered by all threads
+
+
+@nym.named_jit(retrace_warning=False)
+def double(x):
+    traced.append(nym.current_mapping())
+    return nym.auto_sharded(x + x)
+
+
+def do_round(number, mesh):
+    """Enters a mapping that the other threads do not have at this time, and asks, shards, traces, lowers and fails."""
+    way = WAYS[(number + number // THREADS) % len(WAYS)]
+    mapping = nym.AxisMapping(dict(zip(LETTERS, way, strict=True)))
+    spec = P(*(axes if len(axes) > 1 else axes[0] if axes else None for axes in way))
+    assert nym.current_mapping() is None
+    with jax.set_mesh(mesh), nym.axis_mapping(mapping):
+        assert nym.shard(CUBE_SHAPE).array.sharding.spec == spec
+        with merging:
+            assert nym.pspec_for_axis(CUBE_SHAPE.axes) == P(*spec[:2], None)
+        inside = []
+        jax.eval_shape(lambda x: inside.append((nym.current_mapping(), nym.shard(x + 1))), CUBE_SHAPE)
+        assert inside[0][0] == mapping
+        with pytest.raises(ValueError, match="axis 'a' has size 7"), nym.axis_mapping(a="data"):
+            nym.zeros({"a": 7})
+        assert nym.current_mapping() == mapping
+        sharding = double.lower(CUBE_SHAPE).out_info.array.sharding
+        assert AxisType.Auto in mesh.axis_types or sharding.spec == spec  # known before it runs on the Explicit mesh
+    assert nym.current_mapping() is None
+
+
+def test_sixteen_threads_trace_at_once_under_their_own_mappings(auto_mesh, explicit_mesh):
+    assert len(WAYS) == THREADS
+    traced.clear()
+    double.clear_cache()
+    start = threading.Barrier(THREADS)
+
+    def work(thread):
+        start.wait()
+        rounds = range(thread, ROUNDS, THREADS)
+        for number in rounds:
+            do_round(number, (auto_mesh, explicit_mesh)[number % 2])
+        return len(rounds)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            assert sum(pool.map(work, range(THREADS))) == ROUNDS
+    finally:
+        sys.setswitchinterval(interval)
+    assert set(traced) == {nym.AxisMapping(dict(zip(LETTERS, way, strict=True))) for way in WAYS}
+
+
+def test_jax_searches_its_cache_of_calls_without_code_in_python(auto_mesh):
+    """Such code lets another thread run, which may change the cache meanwhile: that crashed."""
+    compared = []
+
+    def note_comparison(frame, event, _):
+        if event == "call" and frame.f_code.co_name in ("__eq__", "__hash__") and "axonym" in frame.f_code.co_filename:
+            compared.append(frame.f_code.co_qualname)
+
+    functions = (
+        jax.jit(lambda x, number: x, static_argnums=1),
+        nym.named_jit(lambda x, number: x, retrace_warning=False),
+    )
+    for profile in (None, note_comparison):
+        for number, name in enumerate("abcdefghijklmnop"):
+            with jax.set_mesh(auto_mesh), nym.axis_mapping({name: "data"}):
+                for function in functions:
+                    sys.setprofile(profile)
+                    function(CUBE, number // 4)
+                    sys.setprofile(None)
+    assert not compared

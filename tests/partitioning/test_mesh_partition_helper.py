@@ -9,12 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 import axonym as nym
+from tests.partitioning.arrays import assert_close, on_auto
+from tests.refusals import refusal
 
 
 MESH = AbstractMesh((4, 2), ("data", "model"))
+FOUR = AbstractMesh((2, 2, 3, 5), ("a", "b", "c", "d"))
+THREE = AbstractMesh((2, 2, 2), ("a", "b", "c"))
 FIVE = AbstractMesh((2, 4, 1, 2, 1), ("dp", "fsdp", "ep", "tp", "sp"))
 BOTH = P(("data", "model"))
 
@@ -25,20 +29,10 @@ def struct(*shape: int) -> jax.ShapeDtypeStruct:
 
 def parts(tree):
     """Returns the shapes of what each device holds."""
-    found = jax.tree.map(
-        lambda x: x.sharding.shard_shape(x.shape) if hasattr(x, "sharding") else x, tree, is_leaf=nym.is_named_array
-    )
-    return found
+    return jax.tree.map(lambda x: x.sharding.shard_shape(x.shape), tree, is_leaf=nym.is_named_array)
 
 
-# Plans
-
-
-def test_the_sizes_are_those_of_all_mesh_axes():
-    helper = nym.MeshPartitionHelper(FIVE)
-    assert helper.mesh == FIVE
-    assert helper.axis_sizes == {"dp": 2, "fsdp": 4, "ep": 1, "tp": 2, "sp": 1}
-    assert list(helper.axis_sizes) == ["dp", "fsdp", "ep", "tp", "sp"]
+# Plans.
 
 
 def test_each_shape_has_the_mesh_axes_that_go_together_on_its_dimensions():
@@ -54,7 +48,7 @@ def test_each_shape_has_the_mesh_axes_that_go_together_on_its_dimensions():
 
 def test_the_spec_of_the_methods_of_a_shape_is_that_of_the_tree():
     draw = random.Random(0)
-    for _ in range(300):
+    for _ in range(100):
         sizes = tuple(draw.choice((1, 2, 2, 3, 4)) for _ in range(draw.randint(1, 5)))
         shape = tuple(draw.choice((1, 2, 3, 4, 6, 8, 12, 16, 36)) for _ in range(draw.randint(0, 4)))
         helper = nym.MeshPartitionHelper(AbstractMesh(sizes, tuple(f"m{number}" for number in range(len(sizes)))))
@@ -63,19 +57,12 @@ def test_the_spec_of_the_methods_of_a_shape_is_that_of_the_tree():
         assert spec == helper.partition_specs(struct(*shape), min_shard_size=1), (shape, sizes)
 
 
-def test_a_weight_is_divided_over_all_kinds_of_axes():
-    assert nym.MeshPartitionHelper(FIVE).partition_specs(struct(1024, 4096)) == P(("dp", "fsdp"), "tp")
-    batch = nym.MeshPartitionHelper(FIVE, batch_axes=["dp"])
-    assert batch.partition_specs(struct(1024, 4096)) == P("fsdp", "tp")
-
-
 def test_axes_for_batches_divide_no_array():
+    assert nym.MeshPartitionHelper(FIVE).partition_specs(struct(1024, 4096)) == P(("dp", "fsdp"), "tp")
+    assert nym.MeshPartitionHelper(FIVE, batch_axes=["dp"]).partition_specs(struct(1024, 4096)) == P("fsdp", "tp")
     helper = nym.MeshPartitionHelper(MESH, batch_axes=["data"])
     assert helper.analyze_pytree(struct(8, 16)) == {(8, 16): [("model",)]}
-    assert helper.partition_specs(struct(8, 16), 0) == P(None, "model")
-    with pytest.raises(
-        ValueError, match=r"'data' is one of the `batch_axes` \('data',\), which shard no arrays; take it"
-    ):
+    with refusal("'data' is one of the `batch_axes` ('data',), which shard no arrays; take it"):
         helper.create_partition_spec((8, 16), [("model",), ("data",)])
 
 
@@ -86,7 +73,29 @@ def test_arrays_below_the_minimum_size_are_replicated():
     assert helper.partition_specs(struct(4), 0) == helper.partition_specs(struct(4), 1) == P("data")
 
 
-# Specs from methods
+# Specs from methods.
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shape", "methods", "spec"),
+    [
+        (MESH, (64, 32), [("data", "model")], P(("data", "model"), None)),  # together where nothing is lost by it
+        (MESH, (64, 32), [("model", "data")], P(("model", "data"), None)),
+        (MESH, (4, 6), [("data", "model")], P("data", "model")),
+        (MESH, (4, 5), [("data", "model")], P("data", None)),
+        (FOUR, (4, 3, 5), [("c", "d"), ("a", "b")], P(("a", "b"), "c", "d")),
+        (THREE, (2,), [("c",), ("a",)], P("c")),  # earlier methods come first
+        (THREE, (4, 4), [("c",), ("b",)], P("c", "b")),
+        (MESH, (8, 8), ["model"], P("model", None)),  # a name alone is a method
+        (MESH, (8, 8), [("model",), ("data", "model"), "model"], P("model", "data")),
+        (MESH, (8, 8), [], P()),
+        (MESH, (), ["model"], P()),
+        (FIVE, (8, 8), [("ep", "sp"), ("sp", "tp")], P("tp", None)),  # mesh axes of size one divide nothing
+    ],
+    ids=str,
+)
+def test_methods_make_a_spec(mesh, shape, methods, spec):
+    assert nym.MeshPartitionHelper(mesh).create_partition_spec(shape, methods, 1) == spec
 
 
 def test_each_part_has_at_least_the_elements_asked_for():
@@ -97,64 +106,26 @@ def test_each_part_has_at_least_the_elements_asked_for():
     assert helper.create_partition_spec((64, 64), methods) == P("data", None)  # 1024 if nothing is said
 
 
-def test_axes_of_a_method_go_together_where_nothing_is_lost_by_it():
+def test_shapes_methods_and_least_sizes_are_checked():
     helper = nym.MeshPartitionHelper(MESH)
-    assert helper.create_partition_spec((64, 32), [("data", "model")], 1) == P(("data", "model"), None)
-    assert helper.create_partition_spec((64, 32), [("model", "data")], 1) == P(("model", "data"), None)
-    assert helper.create_partition_spec((4, 6), [("data", "model")], 1) == P("data", "model")
-    assert helper.create_partition_spec((4, 5), [("data", "model")], 1) == P("data", None)
-
-
-def test_methods_that_can_be_together_are_though_others_cannot():
-    helper = nym.MeshPartitionHelper(AbstractMesh((2, 2, 3, 5), ("a", "b", "c", "d")))
-    assert helper.create_partition_spec((4, 3, 5), [("c", "d"), ("a", "b")], 1) == P(("a", "b"), "c", "d")
-
-
-def test_earlier_methods_come_first():
-    helper = nym.MeshPartitionHelper(AbstractMesh((2, 2, 2), ("a", "b", "c")))
-    assert helper.create_partition_spec((2,), [("c",), ("a",)], 1) == P("c")
-    assert helper.create_partition_spec((4, 4), [("c",), ("b",)], 1) == P("c", "b")
-    assert helper.create_partition_spec((64, 64), [("b",), ("c",), ("a",)], 1024) == P("b", "c")
-
-
-def test_a_name_alone_is_a_method_and_a_second_mention_says_nothing_more():
-    helper = nym.MeshPartitionHelper(MESH)
-    assert helper.create_partition_spec((8, 8), ["model"], 1) == P("model", None)
-    assert helper.create_partition_spec((8, 8), [("model",), ("data", "model"), "model"], 1) == P("model", "data")
-    assert helper.create_partition_spec((8, 8), [], 1) == helper.create_partition_spec((), ["model"], 1) == P()
-
-
-def test_mesh_axes_of_size_one_divide_nothing():
-    helper = nym.MeshPartitionHelper(FIVE)
-    assert helper.create_partition_spec((8, 8), [("ep", "sp"), ("sp", "tp")], 1) == P("tp", None)
-
-
-@pytest.mark.parametrize(
-    ("methods", "error", "text"),
-    [
-        ("model", TypeError, r"`methods` is a list of tuples of mesh axes, such as \[\('data',\)\], not 'model'"),
-        (None, TypeError, "`methods` is a list of tuples of mesh axes"),
+    with refusal("`array_shape` is a tuple of sizes, such as (1024, 4096), not 8.", TypeError):
+        helper.create_partition_spec(8, [("data",)])
+    for methods, error, text in (
+        ("model", TypeError, "`methods` is a list of tuples of mesh axes, such as [('data',)], not 'model'"),
         ([3], TypeError, "`methods` is a name of a mesh axis or a list of them, not 3"),
-        ([("modle",)], ValueError, r"no mesh axis 'modle' in \(data: 4, model: 2\); did you mean 'model'"),
+        ([("modle",)], ValueError, "no mesh axis 'modle' in (data: 4, model: 2); did you mean 'model'"),
         ([("data", "data")], ValueError, "which names a mesh axis twice"),
-    ],
-    ids=str,
-)
-def test_methods_are_checked_for_any_size(methods, error, text):
-    with pytest.raises(error, match=text):
-        nym.MeshPartitionHelper(MESH).create_partition_spec((3,), methods)
+    ):
+        with refusal(text, error):
+            helper.create_partition_spec((3,), methods)
+    for least in (-1, 1.5, math.nan, True, "1"):
+        with pytest.raises((TypeError, ValueError), match="`min_shard_size` is an integer of at least 0, not"):
+            helper.create_partition_spec((8,), ["data"], least)
+        with pytest.raises((TypeError, ValueError), match="`min_shard_size` is an integer of at least 0, not"):
+            helper.auto_shard_pytree(jnp.ones(8), least)
 
 
-@pytest.mark.parametrize("least", [-1, 1.5, math.nan, True, "1"], ids=str)
-def test_the_least_size_is_a_whole_number(least):
-    helper = nym.MeshPartitionHelper(MESH)
-    with pytest.raises((TypeError, ValueError), match="`min_shard_size` is an integer of at least 0, not"):
-        helper.create_partition_spec((8,), ["data"], least)
-    with pytest.raises((TypeError, ValueError), match="`min_shard_size` is an integer of at least 0, not"):
-        helper.auto_shard_pytree(jnp.ones(8), least)
-
-
-# Putting arrays in place
+# Putting arrays in place.
 
 
 def tree_of_all_kinds():
@@ -170,42 +141,17 @@ def tree_of_all_kinds():
 PARTS = {"array": (2, 8), "numpy": (4, 4), "named": (2, 8), "bfloat16": (1,), "small": (3,)}
 
 
-def assert_same_values(one, other):
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.asarray(x), np.asarray(y)), one, other)
-
-
-def test_a_tree_is_moved_at_once(mesh):
-    tree = tree_of_all_kinds()
-    with mock.patch.object(jax, "device_put", wraps=jax.device_put) as moves:
-        placed = nym.MeshPartitionHelper(mesh).auto_shard_pytree(tree, 1)
-    assert moves.call_count == 1
-    assert parts(placed) == PARTS
-    assert all(x.sharding.mesh == mesh for x in jax.tree.leaves(placed))
-    assert_same_values(placed, tree)
-
-
-def test_what_is_in_place_is_not_moved(mesh):
-    helper = nym.MeshPartitionHelper(mesh)
-    placed = helper.auto_shard_pytree(tree_of_all_kinds(), 1)
-    with mock.patch.object(jax, "device_put") as moves:
-        again = helper.auto_shard_pytree(placed, 1)
-    assert not moves.called
-    assert all(one is other for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(placed), strict=True))
-
-
-def test_a_traced_tree_is_constrained(mesh):
+def test_a_tree_is_moved_at_once_and_not_again_and_a_traced_one_is_constrained(mesh):
     tree, helper = tree_of_all_kinds(), nym.MeshPartitionHelper(mesh)
-    placed = jax.jit(lambda tree: helper.auto_shard_pytree(tree, 1))(tree)
-    assert parts(placed) == PARTS
-    assert_same_values(placed, tree)
-
-
-def test_the_mesh_need_not_be_in_force(auto_mesh, explicit_mesh):
-    tree = {"array": jnp.ones((8, 16)), "named": nym.ones({"embed": 8, "mlp": 16})}
-    helpers = [nym.MeshPartitionHelper(chosen) for chosen in (auto_mesh, explicit_mesh)]
-    placed = [helper.auto_shard_pytree(tree, 1) for helper in helpers]
-    traced = jax.jit(lambda tree: helpers[0].auto_shard_pytree(tree, 1))(tree)
-    assert [parts(one) for one in (*placed, traced)] == [{"array": (2, 8), "named": (2, 8)}] * 3
+    with mock.patch.object(jax, "device_put", wraps=jax.device_put) as moves:
+        placed = helper.auto_shard_pytree(tree, 1)
+        again = helper.auto_shard_pytree(placed, 1)
+    assert moves.call_count == 1
+    assert all(one is other for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(placed), strict=True))
+    assert all(x.sharding.mesh == mesh for x in jax.tree.leaves(placed))
+    for result in (placed, jax.jit(lambda tree: helper.auto_shard_pytree(tree, 1))(tree)):
+        assert parts(result) == PARTS
+        assert_close(result, tree)
 
 
 def test_inside_shard_map_arrays_are_divided_over_what_is_not_manual(mesh):
@@ -222,12 +168,6 @@ def test_inside_shard_map_arrays_are_divided_over_what_is_not_manual(mesh):
     np.testing.assert_array_equal(y, x)
 
 
-def test_gradients_pass_through(mesh):
-    helper = nym.MeshPartitionHelper(mesh)
-    gradient = jax.grad(lambda x: (helper.auto_shard_pytree(x, 1) ** 2).sum())(jnp.ones((8, 16)))
-    np.testing.assert_array_equal(gradient, np.full((8, 16), 2.0))
-
-
 def test_what_is_no_array_is_returned_as_it_is(auto_mesh):
     text = np.array(["text"] * 8)
     tree = {"name": "mlp", "rate": 0.5, "act": jnp.tanh, "none": None, "text": text, "more": (1, [True])}
@@ -237,36 +177,18 @@ def test_what_is_no_array_is_returned_as_it_is(auto_mesh):
     assert helper.partition_specs({"text": text, "rate": 0.5}, 1) == {"text": P(), "rate": P()}
 
 
-def test_random_keys_are_sharded(mesh):
-    keys = jax.random.split(jax.random.key(0), 8)
-    helper = nym.MeshPartitionHelper(mesh)
-    for placed in (helper.auto_shard_pytree(keys, 1), jax.jit(lambda keys: helper.auto_shard_pytree(keys, 1))(keys)):
-        assert placed.sharding.shard_shape(placed.shape) == (1,)
-        np.testing.assert_array_equal(jax.random.key_data(placed), jax.random.key_data(keys))
-
-
-def test_arrays_on_other_devices_are_moved(auto_mesh):
-    alone = jax.device_put(jnp.arange(16.0), jax.devices()[5])
-    other = Mesh(np.array(jax.devices()[4:8]), ("x",))
-    elsewhere = jax.device_put(jnp.arange(16.0), NamedSharding(other, P("x")))
-    placed = nym.MeshPartitionHelper(auto_mesh).auto_shard_pytree([alone, elsewhere], 1)
-    assert [x.sharding for x in placed] == [NamedSharding(auto_mesh, BOTH)] * 2
-    assert_same_values(placed, [alone, elsewhere])
-
-
-def test_shapes_get_the_sharding_also_without_devices():
+def test_shapes_get_the_sharding_also_without_devices_but_data_needs_some():
+    helper = nym.MeshPartitionHelper(MESH)
     shapes = {"weight": struct(8, 16), "named": nym.named(struct(8, 16), ("embed", "mlp"))}
-    placed = nym.MeshPartitionHelper(MESH).auto_shard_pytree(shapes, 1)
+    placed = helper.auto_shard_pytree(shapes, 1)
     assert parts(placed) == {"weight": (2, 8), "named": (2, 8)}
     assert placed["weight"].sharding == NamedSharding(MESH, P("data", "model"))
     assert placed["named"].names == ("embed", "mlp")
+    with refusal("arrays can only be placed on a mesh with devices; on an abstract one, shard"):
+        helper.auto_shard_pytree({"weight": np.ones((64, 64))})
 
 
-def test_data_needs_a_mesh_with_devices():
-    with pytest.raises(ValueError, match="arrays can only be placed on a mesh with devices; on an abstract one, shard"):
-        nym.MeshPartitionHelper(MESH).auto_shard_pytree({"weight": jnp.ones((64, 64))})
-
-
+@on_auto
 def test_one_array_is_sharded_by_a_spec(mesh):
     helper, x = nym.MeshPartitionHelper(mesh), jnp.ones((8, 16))
     spec = P(None, ("model", "data"))
@@ -281,29 +203,25 @@ def test_one_array_is_sharded_by_a_spec(mesh):
 @pytest.mark.parametrize(
     ("array", "spec", "error", "text"),
     [
-        ({"x": 1}, P("data"), TypeError, r"shards an array, not \{'x': 1\}; `auto_shard_pytree` shards trees"),
+        ({"x": 1}, P("data"), TypeError, "shards an array, not {'x': 1}; `auto_shard_pytree` shards trees"),
         (struct(8), "data", TypeError, "`partition_spec` is a `PartitionSpec`, not 'data'"),
-        (
-            struct(8),
-            P("data", None),
-            ValueError,
-            r"an array of shape \(8,\): P\('data', None\) has 2 entries, the array \(8,\) has 1",
-        ),
-        (struct(8), P("dta"), ValueError, "no mesh axis 'dta' in .data: 4, model: 2.; did you mean 'data'"),
+        (struct(8), P("data", None), ValueError, "P('data', None) has 2 entries, the array (8,) has 1"),
+        (struct(8), P("dta"), ValueError, "no mesh axis 'dta' in (data: 4, model: 2); did you mean 'data'"),
         (struct(8, 8), P("data", "data"), ValueError, "mesh axis 'data' shards both dimension 0 and dimension 1"),
-        (struct(4, 7), P(None, "data"), ValueError, r"an array of shape \(4, 7\): dimension 1 has size 7, which"),
-        (struct(6), P("data"), ValueError, "mesh axis 'data' of size 4; the next size that fits is 8; `partit"),
-        (struct(4), BOTH, ValueError, "'data' of size 4 x 'model' of size 2; the next .* is 8;"),
+        (struct(4, 7), P(None, "data"), ValueError, "an array of shape (4, 7): dimension 1 has size 7, which"),
+        (struct(4), BOTH, ValueError, "'data' of size 4 x 'model' of size 2; the next size that fits is 8;"),
     ],
+    ids=str,
 )
 def test_a_spec_that_does_not_fit_is_an_error(array, spec, error, text):
-    with pytest.raises(error, match=text):
+    with refusal(text, error):
         nym.MeshPartitionHelper(MESH).shard_array(array, spec)
 
 
-# The helper itself
+# The helper itself.
 
 
+@on_auto
 def test_the_mesh_in_force_counts_where_none_is_given(mesh):
     assert nym.MeshPartitionHelper() == nym.MeshPartitionHelper(mesh)
     with jax.set_mesh(None), pytest.raises(ValueError, match="`MeshPartitionHelper` needs a mesh; set one with"):
@@ -313,15 +231,15 @@ def test_the_mesh_in_force_counts_where_none_is_given(mesh):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"mesh": (4, 2)}, TypeError, r"`mesh` is a mesh, such as `axonym.create_mesh` returns, not \(4, 2\)"),
-        ({"batch_axes": "data"}, TypeError, r"`batch_axes` is a list of names .* not one name; write \['data'\]"),
-        ({"batch_axes": ["dta"]}, ValueError, r"no mesh axis 'dta' in \(data: 4, model: 2\); did you mean 'data'"),
+        ({"mesh": (4, 2)}, TypeError, "`mesh` is a mesh, such as `axonym.create_mesh` returns, not (4, 2)"),
+        ({"batch_axes": "data"}, TypeError, " not one name; write ['data']"),
+        ({"batch_axes": ["dta"]}, ValueError, "no mesh axis 'dta' in (data: 4, model: 2); did you mean 'data'"),
         ({"batch_axes": ["data", "data"]}, ValueError, "which names a mesh axis twice"),
     ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
+    ids=str,
 )
 def test_options_are_checked_when_the_helper_is_made(options, error, text):
-    with pytest.raises(error, match=text):
+    with refusal(text, error):
         nym.MeshPartitionHelper(**{"mesh": MESH, **options})
 
 
@@ -333,15 +251,3 @@ def test_a_helper_is_a_value(auto_mesh):
     assert repr(helper) == f"MeshPartitionHelper(mesh={auto_mesh!r}, batch_axes=('data',))"
     with pytest.raises(AttributeError, match="mesh"):
         helper.mesh = MESH
-
-
-def test_a_shape_that_is_no_tuple_is_an_error(auto_mesh):
-    with pytest.raises(TypeError, match=r"^`array_shape` is a tuple of sizes, such as \(1024, 4096\), not 8\.$"):
-        nym.MeshPartitionHelper(auto_mesh).create_partition_spec(8, [("data",)])
-
-
-def test_named_arrays_that_are_in_place_keep_their_names():
-    helper = nym.MeshPartitionHelper(nym.create_mesh((4, 2), ("data", "model")))
-    placed = helper.auto_shard_pytree({"weight": nym.ones({"embed": 64, "mlp": 32})})
-    assert helper.auto_shard_pytree(placed)["weight"].axes == placed["weight"].axes
-    assert helper.shard_array(placed["weight"], P("data", "model")).axes == placed["weight"].axes

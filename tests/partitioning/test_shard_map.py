@@ -9,14 +9,16 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import axonym as nym
+from tests.partitioning.arrays import on_auto, on_explicit
+from tests.refusals import refusal
 
 
 MAPPING = {"batch": "data", "embed": "model"}
 
 
 def made(**sizes):
-    values = np.random.default_rng(0).normal(size=tuple(sizes.values()))
-    return nym.named(jnp.asarray(values, jnp.float32), tuple(sizes))
+    values = np.random.default_rng(0).normal(size=tuple(sizes.values())).astype(np.float32)
+    return nym.named(jax.device_put(values), tuple(sizes))
 
 
 def same(x, array, names):
@@ -30,8 +32,11 @@ def placed(x, mesh, *spec):
 x = made(pos=2, batch=8, embed=4)
 
 
-@pytest.mark.parametrize("inside", [True, False], ids=["jit", "eager"])
-@pytest.mark.parametrize("sharded", [True, False], ids=["sharded", "not yet sharded"])
+@pytest.mark.parametrize(
+    ("mesh", "inside", "sharded"),
+    [("auto", True, True), ("explicit", False, True), ("explicit", True, False), ("auto", False, False)],
+    indirect=["mesh"],
+)
 def test_each_device_has_its_part_under_the_same_names(mesh, inside, sharded):
     seen = []
 
@@ -63,6 +68,7 @@ def test_names_decide_where_results_belong(mesh):
     assert same(renamed, x.array, ("pos", "batch", "mlp")) and placed(renamed, mesh, None, "data", "model")
 
 
+@on_explicit
 def test_the_mapping_and_the_mesh_may_be_given(mesh):
     def fn(x):
         assert nym.physical_axis_name("pos") == "model" and x.shape == {"pos": 1, "batch": 8, "embed": 4}
@@ -75,22 +81,7 @@ def test_the_mapping_and_the_mesh_may_be_given(mesh):
     assert same(alone, x.array + 1, x.names)
 
 
-@pytest.mark.parametrize("uneven", ["error", "replicate"])
-def test_mapped_axes_must_be_divisible_whatever_uneven_is(mesh, uneven):
-    """A sum over the mesh axis would count a replicated axis several times."""
-    text = (
-        "axis 'batch' has size 6, which is not divisible.*; `shard_map` shards every mapped axis whatever `uneven` is"
-    )
-    with nym.axis_mapping(MAPPING, uneven=uneven), pytest.raises(ValueError, match=text):
-        nym.shard_map(lambda x: jax.lax.psum(x.sum("batch"), "data"))(made(batch=6, embed=4))
-
-
-def test_a_result_whose_axes_a_collective_has_changed_is_an_error(mesh):
-    text = r"a result of `shard_map` with axes \(batch, embed\) is an array of shape \(4, 2, 4\)"
-    with nym.axis_mapping({"batch": "data"}), pytest.raises(ValueError, match=text):
-        nym.shard_map(lambda x: jax.lax.all_gather(x, "data"))(nym.ones({"batch": 8, "embed": 4}))
-
-
+@on_explicit
 def test_specs_may_be_given(mesh):
     plain = jnp.arange(16.0).reshape(8, 2)
 
@@ -107,17 +98,13 @@ def test_specs_may_be_given(mesh):
         )
         same_x, (twice, number) = run(x, {"cut": plain, "whole": plain}, 3)
         assert same(same_x, x.array, x.names) and np.array_equal(twice, plain * 2) and number == 3
+        others = nym.shard_map(lambda x, how, fn: (fn(x), how, None, {"n": 1}))(x, "text", nym.exp)
         wrong = nym.shard_map(lambda x: (x, x), out_specs=(None, None, None))
         with pytest.raises(ValueError, match="the `out_specs` of `shard_map` do not fit what the function returned"):
             wrong(x)
         whole = nym.shard_map(lambda x: x * 2, in_specs=(P(),), out_specs=P())(x)
     assert same(whole, x.array * 2, x.names)
-
-
-def test_what_is_no_array_passes_through(mesh):
-    with nym.axis_mapping(MAPPING):
-        result = nym.shard_map(lambda x, how, fn: (fn(x), how, None, {"n": 1}))(x, "text", nym.exp)
-    assert same(result[0], jnp.exp(x.array), x.names) and result[1:] == ("text", None, {"n": 1})
+    assert same(others[0], jnp.exp(x.array), x.names) and others[1:] == ("text", None, {"n": 1})
 
 
 def test_gradients_go_through(mesh):
@@ -130,6 +117,7 @@ def test_gradients_go_through(mesh):
             assert same(gradient, 2 * x.array, x.names) and placed(gradient, mesh, None, "data", "model")
 
 
+@on_explicit
 def test_gradients_through_an_order_that_differs_between_devices(mesh):
     def pick(x, weights):
         return (weights["k", x.argsort("batch")] * x).sum()
@@ -149,6 +137,7 @@ def test_gradients_through_an_order_that_differs_between_devices(mesh):
         assert np.allclose(compute_gradient(weights).array, expected)
 
 
+@on_explicit
 def test_constraints_and_transformations_work_inside(mesh):
     def fn(x):
         x = nym.auto_sharded(nym.vmap(lambda row: nym.softmax(row, "pos"), "batch")(x))
@@ -158,6 +147,7 @@ def test_constraints_and_transformations_work_inside(mesh):
         assert same(nym.shard_map(fn)(x), np.ones((8, 4)), ("batch", "embed"))
 
 
+@on_auto
 def test_it_is_a_decorator_that_takes_options_and_traces_once_a_call(mesh):
     traced = []
 
@@ -180,22 +170,56 @@ def test_it_is_a_decorator_that_takes_options_and_traces_once_a_call(mesh):
 
 
 def test_what_is_needed():
-    with pytest.raises(ValueError, match="`shard_map` needs a mapping; use `with axis_mapping"):
+    with refusal("`shard_map` takes a function first, not {'batch': 'data', 'embed': 'model'}.", TypeError):
+        nym.shard_map(MAPPING)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    with refusal("`shard_map` needs a mapping; use `with axis_mapping"):
         nym.shard_map(lambda x: x)(x)
     with pytest.raises(ValueError, match=r"`shard_map` needs a mesh; .* `jax.set_mesh\(mesh\)` or pass `mesh=`"):
         nym.shard_map(lambda x: x, mapping=MAPPING)(x)
 
 
-def test_what_is_not_divided_must_be_the_same_everywhere(mesh):
-    with nym.axis_mapping(MAPPING):
-        with pytest.raises(ValueError, match=r"the result \(pos: 2, embed: 2\) may differ from device to device along"):
-            nym.shard_map(lambda x: x.sum("batch"))(x)
-        with pytest.raises(ValueError, match=r"a plain array of shape \(\) may differ .* `jax.lax.psum\(x, 'data'\)`"):
-            nym.shard_map(lambda x: x.sum().array)(x)
+MAY_DIFFER = "may differ from device to device along"
+NOT_ITS_OWN = "over (data) here and leaves mesh axis 'model' as it is; leave"
 
 
-@pytest.mark.parametrize("run", [lambda fn: fn, jax.jit], ids=["eager", "jit"])
-@pytest.mark.parametrize("axis_names", [{"data"}, "data", ("data",)], ids=str)
+@on_auto
+@pytest.mark.parametrize(
+    ("fn", "options", "text"),
+    [
+        (lambda x: x.sum("batch"), {}, "the result (pos: 2, embed: 2) " + MAY_DIFFER),
+        (lambda x: x.sum().array, {}, "a plain array of shape () " + MAY_DIFFER),
+        (
+            lambda x: jax.lax.all_gather(x, "data"),
+            {},
+            "with axes (pos, batch, embed) is an array of shape (4, 2, 2, 2)",
+        ),
+        (lambda x: x, {"axis_names": {"dta"}}, "'dta' is in the `axis_names` of "),
+        (lambda x: x, {"axis_names": ()}, "`axis_names` of `shard_map` are mesh axes of (data: 4, model: 2), at"),
+        (lambda x: x, {"axis_names": {"data"}, "in_specs": (P("model"),)}, NOT_ITS_OWN),
+        (lambda x: x, {"axis_names": {"data"}, "out_specs": P("model")}, NOT_ITS_OWN),
+    ],
+)
+def test_results_that_differ_and_wrong_mesh_axes_are_errors(mesh, fn, options, text):
+    with nym.axis_mapping(MAPPING), refusal(text):
+        nym.shard_map(fn, **options)(x)
+
+
+@on_auto
+@pytest.mark.parametrize("uneven", ["error", "replicate"])
+def test_mapped_axes_must_be_divisible_whatever_uneven_is(mesh, uneven):
+    """A sum over the mesh axis would count a replicated axis several times."""
+    text = (
+        "axis 'batch' has size 6, which is not divisible.*; `shard_map` shards every mapped axis whatever `uneven` is"
+    )
+    with nym.axis_mapping(MAPPING, uneven=uneven), pytest.raises(ValueError, match=text):
+        nym.shard_map(lambda x: jax.lax.psum(x.sum("batch"), "data"))(made(batch=6, embed=4))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "run", "axis_names"),
+    [("auto", jax.jit, {"data"}), ("explicit", lambda fn: fn, "data"), ("explicit", jax.jit, ("data",))],
+    indirect=["mesh"],
+)
 def test_over_some_mesh_axes_only_the_others_divide_as_outside(mesh, run, axis_names):
     plain = jax.device_put(np.ones((6, 2), np.float32), jax.NamedSharding(mesh, P(None, "model")))
 
@@ -205,6 +229,8 @@ def test_over_some_mesh_axes_only_the_others_divide_as_outside(mesh, run, axis_n
 
     with nym.axis_mapping(MAPPING):
         result = run(nym.shard_map(fn, axis_names=axis_names))(x, plain)
+        by_spec = nym.shard_map(lambda x: x * 2, in_specs=(P(None, "data"),), axis_names=axis_names)(nym.shard(x))
+    assert placed(by_spec, mesh, None, "data", "model")  # a spec says nothing of the others
     assert same(result["twice"], x.array * 2, x.names) and placed(result["twice"], mesh, None, "data", "model")
     assert same(result["total"], x.array.sum(1), ("pos", "embed")) and placed(result["total"], mesh, None, "model")
     assert np.array_equal(result["w"], plain + 1) and placed(result["w"], mesh, None, "model")
@@ -223,7 +249,9 @@ def test_over_some_mesh_axes_only_the_compiler_shards_what_jax_cannot(mesh):
         np.testing.assert_allclose(result.array, expected.array, rtol=1e-6)
 
 
-@pytest.mark.parametrize("inner_axes", [{"model"}, None], ids=["named", "all that are left"])
+@pytest.mark.parametrize(
+    ("mesh", "inner_axes"), [("auto", {"model"}), ("explicit", None)], indirect=["mesh"], ids=["named", "all left"]
+)
 def test_one_inside_another_is_over_mesh_axes_that_are_left(mesh, inner_axes):
     seen = []
 
@@ -238,24 +266,6 @@ def test_one_inside_another_is_over_mesh_axes_that_are_left(mesh, inner_axes):
     assert same(result, x.array * 3, x.names) and placed(result, mesh, None, "data", "model")
 
 
-def test_over_some_mesh_axes_only_a_spec_says_nothing_of_the_others(mesh):
-    with nym.axis_mapping(MAPPING):
-        fn = nym.shard_map(lambda x: x * 2, in_specs=(P(None, "data"),), axis_names={"data"})
-        result = fn(nym.shard(x))
-    assert same(result, x.array * 2, x.names) and placed(result, mesh, None, "data", "model")
-
-
-def test_mesh_axes_that_are_not_there_or_not_its_own_are_errors(mesh):
-    with nym.axis_mapping(MAPPING):
-        with pytest.raises(ValueError, match=r"'dta' is in the `axis_names` of .* 2\); did you mean 'data'\?"):
-            nym.shard_map(lambda x: x, axis_names={"dta"})(x)
-        with pytest.raises(ValueError, match=r"`axis_names` of `shard_map` are mesh axes of \(data: 4, model: 2\), at"):
-            nym.shard_map(lambda x: x, axis_names=())(x)
-        for options in ({"in_specs": (P("model"),)}, {"out_specs": P("model")}):
-            with pytest.raises(ValueError, match=r"over \(data\) here and leaves mesh axis 'model' as it is; leave"):
-                nym.shard_map(lambda x: x, axis_names={"data"}, **options)(x)
-
-
 def test_a_function_may_use_what_is_traced_around_it(mesh):
     def loss(factor):
         return nym.shard_map(lambda x: jax.lax.psum((x * factor).sum(), ("data", "model")))(x).scalar()
@@ -268,6 +278,7 @@ def test_a_function_may_use_what_is_traced_around_it(mesh):
 scale = 2.0
 
 
+@on_auto
 def test_a_later_call_sees_changed_python_values(mesh, monkeypatch):
     fn = nym.shard_map(lambda x: x * scale, mapping=MAPPING)
     assert same(fn(x), 2 * x.array, x.names)
@@ -278,7 +289,9 @@ def test_a_later_call_sees_changed_python_values(mesh, monkeypatch):
 weight = made(embed=4, mlp=8)  # on no mesh: JAX refuses to close over an array on an Explicit mesh
 
 
-@pytest.mark.parametrize("run", [lambda fn: fn, nym.named_jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    ("mesh", "run"), [("auto", lambda fn: fn), ("explicit", nym.named_jit)], indirect=["mesh"], ids=["eager", "jit"]
+)
 def test_an_axis_of_full_size_is_not_taken_for_a_shard(mesh, run):
     x, w = made(batch=8, embed=4), weight
 
@@ -297,3 +310,18 @@ def test_an_axis_of_full_size_is_not_taken_for_a_shard(mesh, run):
     assert same(product, np.asarray(x.array) @ np.asarray(w.array), ("batch", "mlp"))
     assert same(unmapped, product.array, product.names)
     assert zeros.shape == {"batch": 8, "embed": 4} and ones.shape == {"pos": 3}
+
+
+def test_replicated_axes_of_size_1(mesh):
+    x, single = nym.ones({"batch": 8, "heads": 2}), nym.ones({"batch": 8, "kv_heads": 1})
+
+    @nym.shard_map
+    def run(x, single):
+        assert x.shape == {"batch": 2, "heads": 1} and single.shape == {"batch": 2, "kv_heads": 1}
+        return x * single.squeeze(), single * 2
+
+    with nym.axis_mapping({"batch": "data", "heads": "model", "kv_heads": "model"}):
+        product, doubled = run(x, single)
+        assert product.shape == x.shape and doubled.shape == single.shape
+        with refusal("axis 'heads' has size 1 in one argument of `shard_map` and is sharded in another; `rename` it"):
+            nym.shard_map(lambda x, y: x * y.squeeze())(x, nym.ones({"heads": 1}))
