@@ -28,8 +28,9 @@ REFUSED = (TypeError, ValueError, NotImplementedError)
 GIVEN = {"q": 0.25}  # what a function needs besides arrays and axes
 WITHOUT_NAMESAKE = {"cov", "corrcoef"}  # in JAX, or called in another way: see test_reduce.py
 OTHERWISE = {"select", "ndim", *WITHOUT_NAMESAKE}  # take lists or return a number: see test_elementwise.py
-# These are computed as `quantile`, `nanstd`, `nanmin` and `nanargmin` are.
-ALIKE = {"percentile", "nanpercentile", "nanquantile", "nanmedian", "nanvar", "nanmax", "nanargmax"}
+# These are computed as `quantile`, `nanstd`, `nanmin`, `nanargmin`, `cumsum` and `cumprod` are.
+ALIKE = {"percentile", "nanpercentile", "nanquantile", "median", "nanmedian", "nanvar", "nanmax", "nanargmax"}
+ALIKE |= {"cumulative_sum", "cumulative_prod"}
 MAPPING = {"batch": "data", "embed": "model"}
 EMPTY = {"max": -np.inf, "min": np.inf, "nanmax": -np.inf, "nanmin": np.inf}  # what JAX has to be told
 
