@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from jax.sharding import Mesh
 
@@ -15,6 +16,31 @@ def mapped(mesh: Mesh) -> Iterator[Mesh]:
     """Runs the test on both meshes, with a mapping in force that divides `batch` by 4 and `embed` by 2."""
     with nym.axis_mapping({"batch": "data", "embed": "model"}):
         yield mesh
+
+
+ComputeSharded = Callable[..., Any]
+
+
+@pytest.fixture
+def compute_sharded(mapped: Mesh) -> ComputeSharded:
+    """Returns a function that compiles another for sharded operands, on each mesh, and returns its results.
+
+    They are checked against those of the same operands on one device.
+    """
+
+    def compute(fn: Callable[..., Any], *operands: Any, tolerance: float = 1e-5) -> Any:
+        with jax.set_mesh(None):
+            expected = jax.jit(fn)(*operands)
+        results = jax.jit(fn)(*nym.shard(operands))
+        assert jax.tree.structure(results) == jax.tree.structure(expected)  # with the names of axes
+        for (path, result), other in zip(jax.tree.leaves_with_path(results), jax.tree.leaves(expected), strict=True):
+            assert result.dtype == other.dtype
+            np.testing.assert_allclose(
+                result, other, rtol=tolerance, atol=tolerance, err_msg=jax.tree_util.keystr(path)
+            )
+        return results
+
+    return compute
 
 
 Equations = Callable[..., list[tuple[str, tuple[int, ...]]]]

@@ -1,7 +1,5 @@
 """Mutable arrays: what is read and written by name is what an array of the same elements would give."""
 
-from re import escape
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +8,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 import axonym as nym
 from axonym import Axis, dslice
+from tests.refusals import refusal
 
 
 base = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
@@ -34,18 +33,23 @@ INDICES = {
 }
 
 
-@pytest.mark.parametrize("kind", INDICES)
-def test_elements_are_those_of_an_array(kind):
-    index = INDICES[kind]
-    ref = nym.new_ref(x)
-    picked = ref[index]
-    assert isinstance(picked, nym.NamedArray) and picked.names == x[index].names
-    assert np.array_equal(picked.array, x[index].array) and np.array_equal(nym.get(ref, index).array, picked.array)
-    before = nym.swap(ref, index, -1.0)
-    assert before.names == picked.names and np.array_equal(before.array, picked.array)
-    assert np.array_equal(ref[...].array, x.at[index].set(-1.0).array)
-    ref[index] = 5
-    assert np.array_equal(ref[...].array, x.at[index].set(5).array) and ref.dtype == jnp.float32
+def test_elements_are_those_of_an_array():
+    @jax.jit
+    def compute(x):
+        results = {}
+        for kind, index in INDICES.items():
+            ref = nym.new_ref(x)
+            picked = ref[index], nym.get(ref, index), nym.swap(ref, index, -1.0)
+            swapped = nym.freeze(ref)
+            ref = nym.new_ref(x)
+            ref[index] = 5
+            results[kind] = picked, x[index], (swapped, nym.freeze(ref)), (x.at[index].set(-1.0), x.at[index].set(5))
+        return results
+
+    for kind, (picked, expected, written, expected_written) in compute(x).items():
+        for result, other in zip((*picked, *written), (*[expected] * 3, *expected_written), strict=True):
+            assert isinstance(result, nym.NamedArray) and result.names == other.names, kind
+            assert np.array_equal(result.array, other.array) and result.dtype == jnp.float32, kind
 
 
 def test_a_ref_has_the_axes_of_its_array():
@@ -53,14 +57,6 @@ def test_a_ref_has_the_axes_of_its_array():
     assert ref.names == x.names and ref.shape == x.shape and ref.axes == x.axes and ref.ndim == 3
     assert ref.dtype == jnp.float32 and repr(ref) == "NamedRef(float32, batch: 2, pos: 3, embed: 4)"
     assert isinstance(ref.ref, jax.Ref)
-
-
-def test_a_ref_is_a_copy_and_freezes_to_an_array():
-    ref = nym.new_ref(x)
-    ref["pos", 0] = 0.0
-    frozen = nym.freeze(ref)
-    assert isinstance(frozen, nym.NamedArray) and frozen.names == x.names
-    assert np.array_equal(frozen.array, x.at["pos", 0].set(0.0).array) and np.array_equal(x.array, base)
 
 
 def test_values_are_lined_up_by_name():
@@ -96,21 +92,6 @@ def test_refs_are_arguments_of_compiled_functions():
     expected[:, 1], expected[:, 2, 0] = 1, -1
     assert before.names == ("batch", "embed") and np.array_equal(before.array, base[:, 0])
     assert np.array_equal(ref[...].array, expected)
-
-
-def test_refs_in_loops():
-    @jax.jit
-    def powers(start):
-        ref = nym.new_ref(nym.zeros({"step": 5}).at["step", 0].set(start))
-
-        def body(i, carry):
-            ref["step", i] = ref["step", i - 1] * 2
-            return carry
-
-        jax.lax.fori_loop(1, 5, body, None)
-        return nym.freeze(ref)
-
-    assert np.array_equal(powers(3.0).array, [3, 6, 12, 24, 48])
 
 
 def test_gradients_through_refs():
@@ -149,48 +130,41 @@ def test_sharded_refs(mapped, draw):
         ref["embed", dslice(i, 2), "pos", 1] = 3.0
         return ref["batch", i], ref["batch", 1:5]
 
-    one, some = step(ref, 1, nym.shard(value))
+    row, rows = step(ref, 1, nym.shard(value))
     expected = y.at["pos", 0].set(value).at["batch", 1].set(2.0).at["embed", 1:3, "pos", 1].set(3.0)
     whole = np.asarray(expected)
     assert np.array_equal(ref[...].array, whole)
-    assert np.array_equal(one.array, whole[1]) and np.array_equal(some.array, whole[1:5])
+    assert np.array_equal(row.array, whole[1]) and np.array_equal(rows.array, whole[1:5])
     ref[...] = value
     assert np.array_equal(ref["pos", 2].array, np.broadcast_to(np.asarray(value), (8, 4)))
     if mapped.axis_types[0] == AxisType.Explicit:
         assert nym.freeze(ref).sharding.spec == jax.P("data", None, "model")
 
 
-@pytest.mark.parametrize(
-    ("items", "value", "kind", "text"),
-    [
-        (("poss", 0), 0.0, ValueError, "no axis 'poss' in (batch: 2, pos: 3, embed: 4); did you mean 'pos'?"),
-        (("pos", 3), 0.0, IndexError, "index 3 of axis 'pos' of (batch: 2, pos: 3, embed: 4) is out of range"),
-        (("pos", [3]), 0.0, IndexError, "is out of range"),
-        (("pos", 0, "pos", 1), 0.0, ValueError, "axis 'pos' is given more than once"),
-        (("pos",), 0.0, ValueError, "an index names its axes"),
-        (
-            ("pos", 0),
-            nym.ones({"pos": 3}),
-            ValueError,
-            "the value has axes (pos), which the chosen elements (batch: 2, embed: 4) lack",
-        ),
-        (("pos", dslice(0, 2)), nym.ones({"q": 3}), ValueError, "the value has axes (q), which the chosen elements"),
-        (("pos", 0), nym.ones({"embed": 3}), ValueError, "axis 'embed' has size 4 and size 3"),
-        (..., nym.ones({"embed": 3}), ValueError, "axis 'embed' has size 4 and size 3"),
-        (("pos", 0), np.ones(4), TypeError, "A plain array of shape (4,) has no axis names"),
-        (("pos", 0), 1j, TypeError, "Elements of float32 cannot take values of complex64"),
-    ],
-)
+SHOWN = "(batch: 2, pos: 3, embed: 4)"
+LACK = "which the chosen elements (batch: 2, embed: 4) lack"
+WRONG_WRITES = [
+    (("pos", 3), 0.0, IndexError, f"index 3 of axis 'pos' of {SHOWN} is out of range"),
+    (("pos", 0), nym.ones({"pos": 3}), ValueError, f"the value has axes (pos), {LACK}"),
+    (("pos", dslice(0, 2)), nym.ones({"q": 3}), ValueError, "the value has axes (q), which the chosen elements"),
+    (("pos", 0), nym.ones({"embed": 3}), ValueError, "axis 'embed' has size 4 and size 3"),
+    (..., nym.ones({"embed": 3}), ValueError, "axis 'embed' has size 4 and size 3"),
+    (("pos", 0), np.ones(4), TypeError, "A plain array of shape (4,) has no axis names"),
+    (("pos", 0), 1j, TypeError, "Elements of float32 cannot take values of complex64"),
+]
+
+
+@pytest.mark.parametrize(("items", "value", "kind", "text"), WRONG_WRITES)
 def test_wrong_writes(items, value, kind, text):
     ref = nym.new_ref(x)
     for write in (ref.__setitem__, lambda items, value: nym.swap(ref, items, value)):
-        with pytest.raises(kind, match=escape(text)):
+        with refusal(text, kind):
             write(items, value)
     assert np.array_equal(ref[...].array, base)
 
 
 def test_what_is_no_ref_or_no_named_array():
-    with pytest.raises(TypeError, match=r"A named array is needed, not an array of shape \(3,\)"):
+    with refusal("A named array is needed, not an array of shape (3,)", TypeError):
         nym.new_ref(jnp.ones(3))  # pyright: ignore[reportArgumentType]
     for use in (nym.get, nym.freeze, lambda ref: nym.swap(ref, ..., 0.0)):
         with pytest.raises(TypeError, match=r"A `NamedRef` is needed, not an array .*; make one with `axonym.new_ref"):

@@ -12,6 +12,7 @@ import xarray as xr
 
 import axonym as nym
 from axonym import state_dict as sd
+from tests.refusals import refusal
 
 
 MASKED: Any = np.ma.array(np.arange(8), mask=[True] + [False] * 7)
@@ -82,7 +83,7 @@ def test_numbers_of_64_bits_are_rounded_or_refused(auto_mesh, tmp_path, loader):
         with pytest.raises(ValueError, match=rf"has {numbers.dtype} elements from .*, which do not fit \w+; convert"):
             loader(numbers, auto_mesh, tmp_path)
     beside_infinity = np.array([np.inf, np.nan, 1e300, *range(5)])
-    with pytest.raises(ValueError, match=r"elements from 0.0 to 1e\+300, which do not fit float32"):
+    with refusal("elements from 0.0 to 1e+300, which do not fit float32"):
         loader(beside_infinity, auto_mesh, tmp_path)
 
 

@@ -1,7 +1,5 @@
 """Operations on an Explicit mesh without an active mapping: results are sharded as their operands."""
 
-from re import escape
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +9,7 @@ from jax.sharding import Mesh
 import axonym as nym
 from axonym import Axis, dslice
 from axonym.named._broadcasting import apply_binary
+from tests.refusals import refusal
 
 
 MAPPING = {"batch": "data", "embed": "model", "seq": "data", "row": "data"}
@@ -59,10 +58,7 @@ CASES = {
     "product": (lambda x, **_: nym.prod(x, "batch"), P("model")),
     "triangle": (lambda x, **_: nym.triu(x, "batch", "embed"), None),
     "lift": (lambda x, **_: nym.lift(jnp.median, "batch")(x), P("model")),
-    "split keeps the name": (
-        lambda x, **_: nym.split(x, "batch", nym.make_axes(batch=3, tail=5))[0],
-        P(None, "model"),
-    ),
+    "split keeps the name": (lambda x, **_: nym.split(x, "batch", nym.make_axes(batch=3, tail=5))[0], P(None, "model")),
     "positions": (lambda x, **_: nym.where(x["embed", 0] > 0, new_axis=Axis("batch", 3), fill_value=0)[0], P(None)),
     "diff of a sharded end": (
         lambda x, u, **_: nym.diff(nym.shard(x, {}), "embed", prepend=x["embed", 0:2]),
@@ -79,17 +75,23 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_results_are_sharded_as_operands(case: str):
-    run, spec = CASES[case]
+EAGER = {"index list", "look up", "set slice", "concatenate", "sort", "dot", "einsum", "diff of a sharded end", "split"}
+
+
+def test_results_are_sharded_as_operands():
+    def compute(operands):
+        return {case: run(**operands) for case, (run, _) in CASES.items()}
+
     operands = make_operands()
-    expected = run(**operands)
+    expected = jax.jit(compute)(operands)
     with nym.axis_mapping(MAPPING):
         sharded = {**nym.shard(operands), "u": operands["u"]}
-    for result in (run(**sharded), jax.jit(lambda arrays: run(**arrays))(sharded)):
-        assert result.names == expected.names
-        np.testing.assert_allclose(result.array, expected.array, rtol=1e-5)
-        assert spec is None or result.sharding.spec == spec
+    inside = jax.jit(compute)(sharded)
+    for case, (run, spec) in CASES.items():
+        for result in (inside[case], *([run(**sharded)] if case in EAGER else [])):
+            assert result.names == expected[case].names, case
+            np.testing.assert_allclose(result.array, expected[case].array, rtol=1e-5, err_msg=case)
+            assert spec is None or result.sharding.spec == spec, case
 
 
 def test_layers_and_gradients_are_sharded_as_parameters(getkey):
@@ -97,44 +99,35 @@ def test_layers_and_gradients_are_sharded_as_parameters(getkey):
     table = nym.nn.Embedding.init(Axis("vocab", 12), Axis("embed", 4), key=getkey())
     ids = nym.named(jnp.arange(8), "batch")
 
-    def loss(model, ids):
+    @jax.jit
+    @nym.value_and_grad
+    def differentiate(model, ids):
         layer, table = model
         return nym.square(layer(table(ids))).mean()
 
-    expected, gradient = nym.value_and_grad(loss)((layer, table), ids)
-    found, sharded = jax.jit(nym.value_and_grad(loss))(*nym.shard(((layer, table), ids), MAPPING))
-    np.testing.assert_allclose(found.array, expected.array, rtol=1e-5)
-    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(sharded), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-    assert sharded[1].weight.sharding.spec == P(None, "model")
+    expected = differentiate((layer, table), ids)
+    results = differentiate(*nym.shard(((layer, table), ids), MAPPING))
+    for result, other in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(result, other, rtol=1e-4, atol=1e-6)
+    assert results[1][1].weight.sharding.spec == P(None, "model")
 
 
 UNEVEN = (
-    "axis 'batch' has size {0}, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 12; "
-    "replicate the axis of the operands first, as with `shard(x, {{'batch': None}})`; "
-    "the array is (batch: {0}, embed: 4)"
+    "axis 'batch' has size 11, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 12; "
+    "replicate the axis of the operands first, as with `shard(x, {'batch': None})`; "
+    "the array is (batch: 11, embed: 4)"
 )
+TWICE = (
+    "axes 'batch' and 'row' of (batch: 8, row: 8) are both sharded over mesh axis 'data'; state the sharding of "
+    "the result with `axis_mapping`, or `shard` one of the operands first"
+)
+OTHERWISE = "axis 'batch' is sharded over (data) in one operand and over (model) in another; state the sharding"
 TEXTS = {
-    "concatenate": (lambda x, u, **_: nym.concatenate("batch", [x, u["batch", 0:3]]), UNEVEN.format(11)),
-    "dot": (
-        lambda x, rows, **_: nym.dot(x, rows, axis="embed"),
-        "axes 'batch' and 'row' of (batch: 8, row: 8) are both sharded over mesh axis 'data'; state the sharding of "
-        "the result with `axis_mapping`, or `shard` one of the operands first",
-    ),
-    "add column": (
-        lambda x, rows, **_: x + nym.shard(rows["embed", 0].rename({"row": "batch"}), {"batch": "model"}),
-        "axis 'batch' is sharded over (data) in one operand and over (model) in another; state the sharding",
-    ),
-    "cross": (
-        lambda x, rows, **_: nym.cross(
-            *(a["embed", 0:3] for a in (x, nym.shard(rows.rename({"row": "batch"}), {"batch": "model"}))), "embed"
-        ),
-        "axis 'batch' is sharded over (data) in one operand and over (model) in another; state the sharding",
-    ),
-    "add": (
-        lambda x, rows, **_: x + nym.shard(rows.rename({"row": "batch"}), {"batch": "model"}),
-        "axis 'batch' is sharded over (data) in one operand and over (model) in another; state the sharding",
-    ),
+    "concatenate": (lambda x, u, **_: nym.concatenate("batch", [x, u["batch", 0:3]]), UNEVEN),
+    "dot": (lambda x, rows, **_: nym.dot(x, rows, axis="embed"), TWICE),
+    "add column": (lambda x, other, **_: x + other["embed", 0], OTHERWISE),
+    "cross": (lambda x, other, **_: nym.cross(x["embed", 0:3], other["embed", 0:3], "embed"), OTHERWISE),
+    "add": (lambda x, other, **_: x + other, OTHERWISE),
 }
 
 
@@ -142,8 +135,9 @@ TEXTS = {
 def test_ambiguous_shardings_are_errors_that_name_the_axes(case: str):
     run, text = TEXTS[case]
     sharded = nym.shard(make_operands(), MAPPING)
+    sharded["other"] = nym.shard(make_operands()["x"], {"batch": "model"})
     for call in (run, lambda **arrays: jax.jit(lambda arrays: run(**arrays))(arrays)):
-        with pytest.raises(ValueError, match=escape(text)):
+        with refusal(text):
             call(**sharded)
 
 
@@ -156,15 +150,13 @@ def test_operands_on_two_meshes_are_named(explicit_mesh):
             "cannot compute on different meshes: {} on (data: 4, model: 2) of Explicit axes, {} on (all: 8) of Explicit"
         )
         for run in (lambda: x + other, lambda: nym.where(x > 0, x, other)):
-            with pytest.raises(ValueError, match=escape(text.format("(batch: 8, embed: 4)", "(batch: 8, embed: 4)"))):
+            with refusal(text.format("(batch: 8, embed: 4)", "(batch: 8, embed: 4)")):
                 run()
-        with pytest.raises(ValueError, match=escape(text.format("(batch: 8, embed: 4)", "(batch: 8)"))):
+        with refusal(text.format("(batch: 8, embed: 4)", "(batch: 8)")):
             x * other["embed", 0]
-        with pytest.raises(ValueError, match=escape(text.format("an operand", "another"))):
+        with refusal(text.format("an operand", "another")):
             nym.dot(x, other.rename({"batch": "row"}), axis="embed")
-    with pytest.raises(
-        ValueError, match=r", the result on \(data: 4, model: 2\) of Explicit axes; move arrays to one of"
-    ):
+    with refusal(", the result on (data: 4, model: 2) of Explicit axes; move arrays to one of"):
         other + other
 
 
@@ -172,7 +164,7 @@ def test_errors_about_dtypes_do_not_blame_meshes(auto_mesh):
     x = nym.shard(make_operands()["x"], MAPPING, auto_mesh)
     with jax.set_mesh(nym.create_mesh((8,), ("all",), axis_types="auto")):
         for other in (x, nym.ones({"batch": 8})):
-            with pytest.raises(TypeError, match="does not accept dtype float32"):
+            with refusal("does not accept dtype float32", TypeError):
                 nym.bitwise_and(x, other)
 
 
@@ -205,7 +197,7 @@ def test_other_errors_of_differently_sharded_operands_are_raised_once():
         calls.append(arrays)
         raise TypeError("refused")
 
-    with nym.axis_mapping({"batch": "data"}), pytest.raises(TypeError, match="refused"):
+    with nym.axis_mapping({"batch": "data"}), refusal("refused", TypeError):
         apply_binary(refuse, x, other)
     assert len(calls) == 1
 

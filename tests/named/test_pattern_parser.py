@@ -15,28 +15,22 @@ NO_NAME = "has no meaning here; names have letters, digits and '_', and do not b
 
 UNREADABLE = [
     ("", 0, "there is no '->' before the result"),
-    ("a b c", 5, "there is no '->' before the result"),
     ("a b c - b", 6, f"'-' {NO_NAME}"),
-    ("a b c => b", 6, f"'=' {NO_NAME}"),
     ("a 2 c -> a", 2, f"'2' {NO_NAME}"),
     ("a 'b c -> a", 2, "a quote is not closed"),
-    ("a '' c -> a", 2, "a name in quotes is not empty, nor '...'"),
     ("a b c -> a '...'", 11, "a name in quotes is not empty, nor '...'"),
     ("a .. c -> a", 2, "write '...' for the other axes"),
     ("a b c -> a -> b", 11, "there is more than one '->'"),
     ("a b -> a, b", 8, "there is only one result; ',' separates operands"),
-    ("a b -> (m: a b", 7, "a '(' is not closed"),
     ("(b c -> b c", 0, "a '(' is not closed"),
     ("{(m: b} -> b", 1, "a '(' is not closed"),
     ("a b) -> a b", 3, "this ')' closes nothing"),
     ("{a b -> a", 0, "a '{' is not closed"),
-    ("{a b) -> a", 4, "this ')' closes nothing"),
     ("a b} -> a", 3, "this '}' closes nothing"),
     ("a {b} -> a", 2, "a '{' comes before all axes of an operand"),
     ("{a} b -> a", 4, "a '}' must be followed by ',' or '->'"),
     ("a b c -> {a b c}", 9, "the result has an order, so it takes no braces"),
     ("a: b -> b", 1, "a ':' comes after the name of a group, as in '(name: a b)'"),
-    ("a b -> (m: a: b)", 12, "a ':' comes after the name of a group, as in '(name: a b)'"),
     ("a b c -> (m: a (n: b c))", 15, "groups do not nest"),
     ("a b c -> a () b", 11, "a group needs at least one axis"),
     ("a b (c:) -> a b", 4, "a group needs at least one axis"),
@@ -44,9 +38,7 @@ UNREADABLE = [
     ("{a (b c)} -> a", 3, "within braces a split needs the name of its axis: '(name: a b)'"),
     ("a b (m: ...) -> a", 4, "an axis is split into named axes, not into '...'"),
     ("a b a -> b", 4, "'a' occurs more than once in an operand"),
-    ("{a (a: b c)} -> b", 3, "'a' occurs more than once in an operand"),
     ("a b c -> a b a", 13, "'a' occurs more than once in the result"),
-    ("a b c -> (m: a b) a", 18, "'a' occurs more than once in the result"),
     ("a b c -> (m: a b) (m: c)", 18, "'m' occurs more than once in the result"),
     ("... a ... -> a", 6, "'...' may occur only once in an operand"),
     ("{...} -> ... ... a", 13, "between two '...' there must be an axis"),
@@ -98,7 +90,7 @@ pieces = st.lists(st.sampled_from([*"abcm(){}:,", "->", "...", " ", "b c", "(m: 
 
 
 @given(text=st.one_of(st.text(max_size=12), pieces.map(" ".join), pieces.map("".join)))
-@settings(max_examples=300)
+@settings(max_examples=100)
 @example("a b c -> a b c")
 @example("\x00\r\n\u2028\ud800(")
 @example("a b (m: a b) -> b")

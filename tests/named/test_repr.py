@@ -39,12 +39,15 @@ def test_the_text_has_the_type_the_axes_and_the_values():
     assert repr(nym.NamedArray(np.array([1, 2], "int64"), "a")) == "NamedArray(int64, a: 2, [1, 2])"
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int4", "bool", "complex64", "float8_e4m3fn", "uint8"])
-@pytest.mark.parametrize("sizes", [(1000,), (1001,), (7, 200), (6, 300), (2, 3, 4), (8, 9, 10, 11), (1, 5000)])
+DTYPES = ("bfloat16", "int4", "bool", "complex64", "float8_e4m3fn", "uint8", "float32")
+SHAPES = ((1000,), (1001,), (7, 200), (6, 300), (2, 3, 4), (8, 9, 10, 11), (1, 5000))
+
+
+@pytest.mark.parametrize(("dtype", "sizes"), [*zip(DTYPES, SHAPES, strict=True)])
 def test_values_are_shown_as_numpy_shows_them(dtype, sizes):
     values = (np.arange(np.prod(sizes)).reshape(sizes) % 7).astype(jnp.dtype(dtype))
     names = ("a", "b", "c", "d")[: len(sizes)]
-    for array in (values, jnp.asarray(values)):
+    for array in (values, jax.device_put(values)):
         head, shown = str(nym.NamedArray(array, names)).split(", ", 1)
         assert head == f"NamedArray({dtype}"
         assert " ".join(shown.split()).endswith(" ".join(as_numpy_shows(values).split()) + ")")
@@ -116,9 +119,8 @@ def test_values_are_printed_when_a_program_runs(mapped, capsys, caplog):
     step(x)
     jax.effects_barrier()
     printed = capsys.readouterr().out
-    assert (
-        printed.startswith("x is NamedArray(float32, batch: 8, embed: 4,") and as_numpy_shows(x.to_numpy()) in printed
-    )
+    assert printed.startswith("x is NamedArray(float32, batch: 8, embed: 4,")
+    assert as_numpy_shows(x.to_numpy()) in printed
     logging.getLogger("axonym.test").warning("loss %s", nym.named(jnp.array([1.0, 2.0]), "step"))
     assert caplog.messages[-1] == "loss NamedArray(float32, step: 2, [1., 2.])"
 
@@ -188,13 +190,10 @@ def test_errors_describe_arrays_without_values():
         assert "7.25" not in str(raised.value)
 
 
-def test_a_notebook_shows_a_row_for_each_axis():
-    x = nym.zeros({"batch": 512, "embed": 1024})
-    assert cells(x) == [["axis", "size"], ["batch", "512"], ["embed", "1024"]]
+def test_a_notebook_shows_axes_and_mesh_axes(mapped):
+    x = nym.zeros({"pos": 512, "layer": 1024})
     assert ">NamedArray, float32, 2 MiB</caption>" in x._repr_html_()
-
-
-def test_a_notebook_shows_the_mesh_axes(mapped):
+    assert cells(x) == [["axis", "size"], ["pos", "512"], ["layer", "1024"]]
     x = nym.shard(nym.ones({"pos": 3, "batch": 8, "embed": 4}))
     expected = [["axis", "size", "mesh axes"], ["pos", "3", ""], ["batch", "8", "data"], ["embed", "4", "model"]]
     assert cells(x) == expected
@@ -204,9 +203,6 @@ def test_a_notebook_shows_the_values():
     assert ">[0, 1, 2]</pre>" in nym.arange(nym.Axis("i", 3))._repr_html_()
     assert ">[   0,    1,    2, ..., 1997, 1998, 1999]</pre>" in nym.arange(nym.Axis("i", 2000))._repr_html_()
     assert ">[[0., 0.],\n [0., 0.]]</pre>" in nym.zeros({"i": 2, "j": 2})._repr_html_()
-
-
-def test_html_of_names_is_escaped():
     assert "<b>" not in nym.ones({"<b>": 2})._repr_html_()
 
 

@@ -4,6 +4,7 @@ import importlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import axonym as nym
@@ -90,3 +91,19 @@ def test_without_a_mapping_results_are_sharded_as_operands(explicit_mesh):
         assert y.rearrange(("embed", "batch")).sharding.spec == jax.P("model", "data")
         assert y["batch", 1].sharding.spec == jax.P("model")
         assert y.cumsum("batch").sharding.spec == jax.P("data", "model")
+
+
+def test_results_are_right_wherever_operands_lie(mapped):
+    plain = np.arange(32.0, dtype=np.float32).reshape(8, 4)
+    x = nym.shard(nym.named(plain, ("batch", "embed")))
+    whole = nym.named(jax.device_put(np.full_like(plain, 9), jax.NamedSharding(mapped, jax.P())), x.names)
+
+    def compute(x, y):
+        turned = x.rename({"batch": "embed", "embed": "batch"}).broadcast_to({"embed": 8, "batch": 4, "pos": 2})
+        window = x.at["batch", nym.dslice(0, 4)].set(nym.shard(y["batch", 0:4]))
+        return nym.where(x > 3, x, y), nym.maximum(x, y), window, turned["pos", 1]
+
+    expected = np.where(plain > 3, plain, 9), np.maximum(plain, 9), np.vstack([np.full((4, 4), 9), plain[4:]]), plain
+    for results in (jax.jit(compute)(x, whole), compute(x, whole)):
+        for result, other in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(result.array, other)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as nym
+from tests.refusals import refusal
 
 
 x = nym.ones({"batch": 2, "embed": 3})
@@ -73,11 +74,11 @@ def test_errors_of_compiled_functions_have_frames_of_the_user(mistake, mesh):
 
 
 def test_an_argument_on_other_devices_is_one_error(explicit_mesh):
-    one, other = (jax.device_put(jnp.ones(2), jax.devices()[at]) for at in (0, 1))
-    add = nym.named_jit(lambda one, other: one + other)
+    first, second = (jax.device_put(jnp.ones(2), jax.devices()[at]) for at in (0, 1))
+    add = nym.named_jit(lambda first, second: first + second)
     for call in (add, add.lower):
-        with pytest.raises(ValueError, match=r"one, float32\[2\]|other, float32\[2\]") as raised:
-            call(one, other)
+        with pytest.raises(ValueError, match=r"first, float32\[2\]|second, float32\[2\]") as raised:
+            call(first, second)
         shown = "".join(traceback.format_exception(raised.value))
         assert shown.count("Traceback (most recent call last)") == 1
         assert traceback.extract_tb(raised.value.__traceback__)[-1].filename == __file__
@@ -92,13 +93,13 @@ def test_causes_and_notes_of_the_user_stay():
             raised.add_note("mine")
             raise raised from error
 
-    with pytest.raises(ValueError, match="second") as raised:
+    with refusal("second") as raised:
         nym.named_jit(fail)()
     assert isinstance(raised.value.__cause__, KeyError) and raised.value.__notes__ == ["mine"]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-def test_it_ends_in_the_frame_of_the_caller(mistake, mesh):
+def test_it_ends_in_the_frame_of_the_caller(mistake):
     error = raise_from(mistake)
     assert traceback.extract_tb(error.__traceback__)[-1].filename == __file__
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -122,13 +123,12 @@ def test_filtering_can_be_turned_off():
     assert any("pjit" in file for file in files) and files[-1].startswith(PACKAGE)
 
 
-@pytest.mark.parametrize("filtering", ["auto", "off"])
-def test_pytest_shows_the_lines_of_the_user_alone(tmp_path, filtering):
+def test_pytest_shows_the_lines_of_the_user_alone(tmp_path):
     file = tmp_path / "test_mine.py"
     file.write_text("import axonym as nym\n\ndef test_mine():\n    x = nym.ones({'batch': 2})\n    x.sum('bach')\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(file)]
     path = os.pathsep.join([str(Path(PACKAGE).parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "JAX_TRACEBACK_FILTERING": filtering, "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "PYTHONPATH": path, "JAX_TRACEBACK_FILTERING": "auto", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert "no axis 'bach' in (batch: 2); did you mean 'batch'?" in done.stdout
-    assert ("axonym/named" in done.stdout) == (filtering == "off")
+    assert "axonym/named" not in done.stdout

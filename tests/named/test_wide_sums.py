@@ -20,39 +20,31 @@ LIMITS = {jnp.bfloat16: 1e-2, jnp.float16: 1e-3}
 def differentiate(look_up: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """Returns the gradient for a table of what is looked up in it, times weights."""
 
-    def sums(table: Any, ids: Any, weights: Any) -> Any:
-        return jax.grad(lambda table: (look_up(table, ids) * weights).astype(jnp.float32).sum().scalar())(table)
+    def compute_loss(table: Any, ids: Any, weights: Any) -> Any:
+        return (look_up(table, ids) * weights).astype(jnp.float32).sum().scalar()
 
-    return sums
-
-
-def differentiate_loop(loop: Callable[[Any, Any, Any], Any]) -> Callable[..., Any]:
-    """Returns the gradient for a table of a loop over weights and ids, whose carry is the sum of products."""
-
-    def sums(table: Any, ids: Any, weights: Any) -> Any:
-        return jax.grad(lambda table: loop(table, weights, ids).scalar())(table)
-
-    return sums
+    return jax.grad(compute_loss)
 
 
 def add_product(total: Any, weight: Any, index: Any, table: Any) -> Any:
     return total + (table["vocab", index] * weight).astype(jnp.float32).sum()
 
 
-def fold_closed_over(table: Any, weights: Any, ids: Any) -> Any:
-    return nym.fold(lambda total, weight, index: add_product(total, weight, index, table), "batch")(ZERO, weights, ids)
+def fold_closed_over(table: Any, ids: Any, weights: Any) -> Any:
+    return nym.fold(lambda total, *step: add_product(total, *step, table), "batch")(ZERO, weights, ids).scalar()
 
 
-def scan_closed_over(table: Any, weights: Any, ids: Any) -> Any:
-    def step(total: Any, weight: Any, index: Any) -> tuple[Any, None]:
-        return add_product(total, weight, index, table), None
+def fold_argument(table: Any, ids: Any, weights: Any) -> Any:
+    return nym.fold(add_product, "batch")(ZERO, weights, ids, table).scalar()
 
-    return nym.scan(step, "batch", remat="nested")(ZERO, weights, ids)[0]
+
+def scan_closed_over(table: Any, ids: Any, weights: Any) -> Any:
+    run = nym.scan(lambda total, *step: (add_product(total, *step, table), None), "batch", remat="nested")
+    return run(ZERO, weights, ids)[0].scalar()
 
 
 def take_along_axis(table: Any, ids: Any) -> Any:
-    ids = ids.rename({"batch": "vocab"})
-    return nym.take_along_axis(table, ids, "vocab").rename({"vocab": "batch"})
+    return nym.take_along_axis(table, ids.rename({"batch": "vocab"}), "vocab").rename({"vocab": "batch"})
 
 
 def repeat(table: Any, ids: Any) -> Any:
@@ -66,8 +58,7 @@ def interpolate(table: Any, ids: Any) -> Any:
 
 
 def map_indices(table: Any, ids: Any) -> Any:
-    ids = nym.shard(ids, {"batch": None})
-    return nym.vmap(lambda index: table["vocab", index], "batch")(ids)
+    return nym.vmap(lambda index: table["vocab", index], "batch")(nym.shard(ids, {"batch": None}))
 
 
 def map_slices(table: Any, ids: Any) -> Any:
@@ -96,11 +87,9 @@ SUMS: dict[str, Callable[..., Any]] = {
 SHORT_SUMS: dict[str, Callable[..., Any]] = {
     "repeat": differentiate(repeat),
     "map": differentiate(lambda table, ids: nym.map(lambda index: table["vocab", index], "batch")(ids)),
-    "fold": differentiate_loop(fold_closed_over),
-    "fold, argument": differentiate_loop(
-        lambda table, weights, ids: nym.fold(add_product, "batch")(ZERO, weights, ids, table)
-    ),
-    "scan": differentiate_loop(scan_closed_over),
+    "fold": jax.grad(fold_closed_over),
+    "fold, argument": jax.grad(fold_argument),
+    "scan": jax.grad(scan_closed_over),
 }
 
 
@@ -109,11 +98,12 @@ def plain_sums(table: Any, ids: Any, weights: Any) -> Any:
 
 
 def plain_loop(table: Any, ids: Any, weights: Any) -> Any:
-    def add(total: Any, step: Any) -> tuple[Any, None]:
-        index, weight = step
-        return total + (table[index] * weight).sum(), None
+    def add_up(table: Any) -> Any:
+        return jax.lax.scan(lambda total, step: (total + (table[step[0]] * step[1]).sum(), None), 0.0, (ids, weights))[
+            0
+        ]
 
-    return jax.grad(lambda table: jax.lax.scan(add, 0.0, (ids, weights))[0])(table)
+    return jax.grad(add_up)(table)
 
 
 def compute_error(sums: Any, ids: np.ndarray, weights: np.ndarray) -> float:
@@ -124,7 +114,9 @@ def compute_error(sums: Any, ids: np.ndarray, weights: np.ndarray) -> float:
     return float(np.max(np.abs(result[:, 0] - expected) / expected))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize(
+    ("dtype", "mesh"), [(jnp.bfloat16, "auto"), (jnp.float16, "explicit"), (jnp.float32, "auto")], indirect=["mesh"]
+)
 def test_sums_of_many_terms_are_those_in_float64(mapped: Any, dtype: Any) -> None:
     random, table = np.random.default_rng(0), nym.ones((Vocab, Embed), dtype)
     too_large: dict[str, float] = {}

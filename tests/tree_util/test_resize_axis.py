@@ -1,6 +1,5 @@
 """Another size for one axis of all arrays of a tree."""
 
-from re import escape
 from typing import Any
 
 import equinox as eqx
@@ -12,6 +11,7 @@ import pytest
 import axonym as nym
 from axonym import Axis
 from axonym.tree_util import resize_axis
+from tests.refusals import refusal
 
 
 Vocab, Embed = nym.make_axes(vocab=4, embed=2)
@@ -21,11 +21,11 @@ KEY = jax.random.key(0)
 
 def test_an_axis_is_cut_in_every_array_that_has_it():
     tree = {"table": TABLE, "head": TABLE.rearrange(("embed", "vocab")), "bias": nym.ones(Embed), "n": 3, "no": None}
-    found = resize_axis(tree, "vocab", 3)
-    assert found["table"].shape == {"vocab": 3, "embed": 2} and found["head"].names == ("embed", "vocab")
-    np.testing.assert_array_equal(found["table"].array, TABLE.array[:3])
-    np.testing.assert_array_equal(found["head"].array, TABLE.array[:3].T)
-    assert found["bias"] is tree["bias"] and found["n"] == 3 and found["no"] is None
+    resized = resize_axis(tree, "vocab", 3)
+    assert resized["table"].shape == {"vocab": 3, "embed": 2} and resized["head"].names == ("embed", "vocab")
+    np.testing.assert_array_equal(resized["table"].array, TABLE.array[:3])
+    np.testing.assert_array_equal(resized["head"].array, TABLE.array[:3].T)
+    assert resized["bias"] is tree["bias"] and resized["n"] == 3 and resized["no"] is None
     assert resize_axis(TABLE, Vocab, 0).shape == {"vocab": 0, "embed": 2}
 
 
@@ -33,21 +33,20 @@ def test_the_same_size_changes_nothing():
     assert resize_axis([TABLE], "vocab", 4, KEY)[0] is TABLE
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, bool])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, bool])
 def test_without_a_key_an_axis_grows_by_zeros(dtype):
     table = TABLE.astype(dtype)
-    found = resize_axis(table, Vocab, 6)
-    assert found.dtype == dtype and found.shape == {"vocab": 6, "embed": 2}
-    np.testing.assert_array_equal(found.array[:4], table.array)
-    assert not found.array[4:].any()
+    resized = resize_axis(table, Vocab, 6)
+    assert resized.dtype == dtype and resized.shape == {"vocab": 6, "embed": 2}
+    np.testing.assert_array_equal(resized.array, np.pad(table.array, ((0, 2), (0, 0))))
 
 
 def test_with_a_key_an_axis_grows_by_more_of_its_kind():
-    found = resize_axis(TABLE, "vocab", 4004, KEY).array
-    np.testing.assert_array_equal(found[:4], TABLE.array)
-    np.testing.assert_array_equal(found[4:, 1], np.full(4000, 10.0))
-    np.testing.assert_allclose(found[4:, 0].mean(), 3.0, atol=0.2)
-    np.testing.assert_allclose(found[4:, 0].std(), TABLE.array[:, 0].std(), atol=0.2)
+    resized = resize_axis(TABLE, "vocab", 4004, KEY).array
+    np.testing.assert_array_equal(resized[:4], TABLE.array)
+    np.testing.assert_array_equal(resized[4:, 1], np.full(4000, 10.0))
+    np.testing.assert_allclose(resized[4:, 0].mean(), 3.0, atol=0.2)
+    np.testing.assert_allclose(resized[4:, 0].std(), TABLE.array[:, 0].std(), atol=0.2)
 
 
 def test_what_is_no_float_or_has_nothing_old_grows_by_zeros():
@@ -84,34 +83,30 @@ def test_modules_keep_the_new_axis():
     embed, head = nym.nn.Embedding.init(Vocab, Embed, key=KEY), nym.nn.Linear.init(Embed, Vocab, key=KEY)
     other = Axis("vocab", 7)
     model = Model(embed, [{"head": head}], (Vocab, (other, "vocab")), Vocab)
-    found = resize_axis(model, Vocab, 6, KEY)
+    resized = resize_axis(model, Vocab, 6, KEY)
     new = Vocab.resize(6)
-    assert found.embed.Vocab == found.size == new and found.layers[0]["head"].Out == (new,)
-    assert found.kept == (new, (other, "vocab")) and list(found.config) == ["b", "a"]
+    assert resized.embed.Vocab == resized.size == new and resized.layers[0]["head"].Out == (new,)
+    assert resized.kept == (new, (other, "vocab")) and list(resized.config) == ["b", "a"]
     assert resize_axis(model, "vocab", 6).kept == (new, (new, "vocab"))
     ids = nym.named([5, 0], "pos")
-    assert found.layers[0]["head"](found.embed(ids)).shape == {"pos": 2, "vocab": 6}
+    assert resized.layers[0]["head"](resized.embed(ids)).shape == {"pos": 2, "vocab": 6}
     assert (model.embed.Vocab, model.size, head.Out) == (Vocab, Vocab, (Vocab,))
 
 
 def test_stacked_layers_can_be_resized():
     stack = nym.nn.Stacked.init(Axis("layers", 3), nym.nn.RmsNorm)(Embed)
-    found = resize_axis(resize_axis(stack, "layers", 2), "embed", 5)
-    assert found.fold(nym.ones({"embed": 5})).shape == {"embed": 5} and found.Block.size == 2
+    resized = resize_axis(resize_axis(stack, "layers", 2), "embed", 5)
+    assert resized.fold(nym.ones({"embed": 5})).shape == {"embed": 5} and resized.Block.size == 2
 
 
 def test_a_new_size_must_make_sense():
-    with pytest.raises(
-        ValueError, match=escape("no array of the tree has an axis 'vocba'; the axes are (vocab, embed)")
+    missing = "no array of the tree has an axis 'vocba'; the axes are (vocab, embed); did you mean 'vocab'"
+    for axis, size, text, error in (
+        ("vocba", 6, missing, ValueError),
+        (Axis("vocab", 5), 6, "axis 'vocab' has size 4 here, 5 was asked for", ValueError),
+        ("vocab", -1, "size of axis 'vocab' must not be negative, -1 was given", ValueError),
+        ("vocab", 5.0, "size of axis 'vocab' must be an integer, not 5.0", TypeError),
+        (3, 5, "by an `Axis` or by its name, not by 3", TypeError),
     ):
-        resize_axis({"table": TABLE}, "vocba", 6)
-    with pytest.raises(ValueError, match="did you mean 'vocab'"):
-        resize_axis({"table": TABLE}, "vocba", 6)
-    with pytest.raises(ValueError, match="axis 'vocab' has size 4 here, 5 was asked for"):
-        resize_axis(TABLE, Axis("vocab", 5), 6)
-    with pytest.raises(ValueError, match="size of axis 'vocab' must not be negative, -1 was given"):
-        resize_axis(TABLE, "vocab", -1)
-    with pytest.raises(TypeError, match=escape("size of axis 'vocab' must be an integer, not 5.0")):
-        resize_axis(TABLE, "vocab", 5.0)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="by an `Axis` or by its name, not by 3"):
-        resize_axis(TABLE, 3, 5)  # pyright: ignore[reportArgumentType]
+        with refusal(text, error):
+            resize_axis({"table": TABLE}, axis, size)

@@ -1,7 +1,5 @@
 """Annotations at run time: what they accept under `jaxtyped`, by names, element type and sizes."""
 
-from re import escape
-
 import beartype
 import jax
 import jax.numpy as jnp
@@ -12,6 +10,7 @@ from jaxtyping import TypeCheckError, jaxtyped
 import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.typing import Bool, Float, Named, Num, Shaped, bf16, f32, i32
+from tests.refusals import refusal
 
 
 checked = jaxtyped(typechecker=beartype.beartype)
@@ -42,7 +41,7 @@ def test_what_fits_passes_in_and_out_of_jit():
     ids=["order", "name", "rest", "element type", "size", "no names"],
 )
 def test_what_does_not_fit_is_refused(x, w, parameter):
-    with pytest.raises(TypeCheckError, match=f"typechecking parameter '{parameter}'"):
+    with refusal(f"typechecking parameter '{parameter}'", TypeCheckError):
         project(x, w)
 
 
@@ -51,7 +50,7 @@ def test_the_result_is_checked():
     def wrong(x: Named["batch embed"]) -> Named["batch"]:
         return x
 
-    with pytest.raises(TypeCheckError, match="checking the return value"):
+    with refusal("checking the return value", TypeCheckError):
         wrong(x)
 
 
@@ -63,9 +62,9 @@ def test_jaxtyping_itself_knows_named_arrays():
     # They compare words with one another, not with names.
     assert isinstance(x, jaxtyping.Float[NamedArray, "embed batch"])
     assert not isinstance(x, Float[NamedArray, "embed batch"])
-    with pytest.raises(TypeCheckError, match="typechecking parameter 'y'"):
+    with refusal("typechecking parameter 'y'", TypeCheckError):
         f(x, nym.ones({"embed": 4}))
-    with pytest.raises(TypeCheckError, match="typechecking parameter 'x'"):
+    with refusal("typechecking parameter 'x'", TypeCheckError):
         f(x.astype(jnp.int32), nym.ones({"embed": 3}))
 
 
@@ -96,9 +95,9 @@ def test_annotations_are_types_that_go_into_unions_and_print_as_written():
 
 
 def test_what_is_no_annotation_is_refused():
-    with pytest.raises(TypeError, match=escape("`f32` takes an array class and axes: f32[NamedArray, 'batch embed']")):
+    with refusal("`f32` takes an array class and axes: f32[NamedArray, 'batch embed']", TypeError):
         f32["batch embed"]
-    with pytest.raises(ValueError, match="axis 'a' is given more than once"):
+    with refusal("axis 'a' is given more than once"):
         Named["a a"]
 
 

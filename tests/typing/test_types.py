@@ -1,5 +1,6 @@
 """What a type checker infers for named arrays: pyright checks the assertions here, and pytest runs them."""
 
+from collections.abc import Mapping
 from typing import Any, assert_type
 
 import equinox as eqx
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import axonym as nym
-from axonym import Axis, NamedArray
+from axonym import Axis, AxisSelector, NamedArray, axis
 
 
 A, B = nym.make_axes(a=2, b=3)
@@ -20,14 +21,7 @@ plain = jnp.ones(3)
 def test_creation():
     assert_type(nym.named(plain, "b"), NamedArray)
     assert_type(nym.named([1, 2], Axis("a", 2)), NamedArray)
-    assert_type(NamedArray(plain, ("b",)), NamedArray)
-    assert_type(nym.zeros({"a": 2}), NamedArray)
-    assert_type(nym.zeros(x.shape), NamedArray)
-    assert_type(nym.zeros(x.axes), NamedArray)
-    assert_type(nym.zeros_like(x), NamedArray)
-    assert_type(nym.full((A, B), 1.0), NamedArray)
     assert_type(nym.arange(A), NamedArray)
-    assert_type(nym.linspace(A, start=0.0, stop=1.0), NamedArray)
 
 
 def test_properties():
@@ -36,89 +30,46 @@ def test_properties():
     assert_type(x.shape[A] + x.shape[0], int)
     assert_type(x.shape[1:], tuple[int, ...])
     assert_type(x.axes, tuple[Axis, ...])
-    assert_type(x.names, tuple[str, ...])
-    assert_type(x.ndim, int)
-    assert_type(x.size, int)
-    assert_type(x.axis_size("a"), int)
     assert_type(x.resolve_axis("a"), Axis)
-    assert_type(x.has_axis("a"), bool)
     assert_type(x.array, jax.Array)
-    assert_type(x.sum().scalar(), jax.Array)
-    assert_type(A.resize(3), Axis)
     assert_type(nym.make_axes(a=2), tuple[Axis, ...])
-    assert_type(nym.axis_name(A), str)
 
 
 def test_operators():
     assert_type(x + v, NamedArray)
-    assert_type(x - 1.0, NamedArray)
-    assert_type(1.0 - x, NamedArray)
-    assert_type(2 * x, NamedArray)
-    assert_type(x / np.float32(2), NamedArray)
-    assert_type(x**2, NamedArray)
-    assert_type(x // v % v, NamedArray)
     assert_type(-x, NamedArray)
-    assert_type(abs(x), NamedArray)
     assert_type(x < v, NamedArray)
     assert_type(x == v, NamedArray)
-    assert_type(x != 0.0, NamedArray)
     assert_type((x > 0) & (x < 2), NamedArray)
     assert_type(~(x > 0), NamedArray)
 
 
-def test_elementwise():
+def test_elementwise_and_reductions():
     assert_type(nym.exp(x), NamedArray)
     assert_type(nym.exp(plain), jax.Array)
-    assert_type(nym.round(x, 1), NamedArray)
-    assert_type(nym.add(x, v), NamedArray)
     assert_type(nym.add(1.0, x), NamedArray)
-    assert_type(nym.maximum(x, 0.0), NamedArray)
     assert_type(nym.clip(x, 0.0, v), NamedArray)
     assert_type(nym.where(x > 0, x, 0.0), NamedArray)
-    assert_type(nym.where(x > 0, 1.0, 0.0), NamedArray)
-    assert_type(nym.where(True, x, 0.0), NamedArray)
     assert_type(nym.where(plain > 0, plain, 0.0), jax.Array)
-
-
-def test_reductions():
-    assert_type(x.sum("a"), NamedArray)
-    assert_type(x.mean(), NamedArray)
     assert_type(x.max((A, "b")), NamedArray)
-    assert_type(x.sum({"a": 2, "b": None}), NamedArray)
     assert_type(x.sum("a", where=v > 0), NamedArray)
     assert_type(nym.softmax(x, "b"), NamedArray)
-    assert_type(nym.argmax(x, A), NamedArray)
-    assert_type(x.cumsum("a"), NamedArray)
 
 
-def test_shapes():
+def test_shapes_and_products():
     assert_type(x.rearrange(("b", ...)), NamedArray)
-    assert_type(x.rename({"a": "c"}), NamedArray)
     assert_type(x.rename({A: Axis("c", 2)}), NamedArray)
     assert_type(x.flatten_axes(("a", "b"), "c"), NamedArray)
-    assert_type(x.unflatten_axis("a", {"c": 2, "d": 1}), NamedArray)
     assert_type(x.unbind("a"), tuple[NamedArray, ...])
     assert_type(x.split("a", [Axis("c", 1), Axis("d", 1)]), tuple[NamedArray, ...])
-    assert_type(nym.stack("n", [x, x]), NamedArray)
-    assert_type(nym.concatenate("a", (x, x)), NamedArray)
-    assert_type(v.broadcast_axis(A), NamedArray)
-    assert_type(v.broadcast_to((A, B)), NamedArray)
-
-
-def test_dot():
-    assert_type(nym.dot(x, v, axis="b"), NamedArray)
     assert_type(nym.dot(x, v, x, axis=(B,), out_axes=("a", ...)), NamedArray)
     assert_type(x.dot(v, axis="b"), NamedArray)
 
 
 def test_indexing():
-    assert_type(x["a", 0], NamedArray)
     assert_type(x["a", 0, B, 1:2], NamedArray)
-    assert_type(x[{"a": 0}], NamedArray)
-    assert_type(x["a", nym.dslice(0, 1)], NamedArray)
     assert_type(nym.take(x, "a", [0, 1]), NamedArray)
     assert_type(x.at["a", 0].set(0.0), NamedArray)
-    assert_type(x.at["a", 0].get(mode="clip"), NamedArray)
 
 
 def test_all_kinds_of_indices(selection: nym.AxisSelection | None = "b", items: Any = ("a", 0)):
@@ -126,8 +77,8 @@ def test_all_kinds_of_indices(selection: nym.AxisSelection | None = "b", items: 
     chosen: dict[str, Any] = {"a": 0}
     for name in x.names:
         assert_type(x[name, i], NamedArray)
-    for one in (0, np.int32(0), jnp.int32(0), [0, 1], range(2), [True, False], np.arange(2), jnp.arange(2), slice(1)):
-        assert_type(x["a", one], NamedArray)
+    for index in (0, np.int32(0), jnp.int32(0), [0, 1], range(2), [True, False], np.arange(2), jnp.arange(2), slice(1)):
+        assert_type(x["a", index], NamedArray)
     assert_type(x[chosen], NamedArray)
     assert_type(x[{"a": 0, B: slice(2)}], NamedArray)
     assert_type(x[items], NamedArray)
@@ -153,7 +104,6 @@ def total(row: NamedArray) -> NamedArray:
 
 
 def test_transforms():
-    assert_type(nym.vmap(scale, "a")(x, 2.0), NamedArray)
     assert_type(nym.vmap(scale, ("a", B))(x, 2.0), NamedArray)
     assert_type(nym.scan(step, "a")(v, x), tuple[NamedArray, NamedArray])
     assert_type(nym.fold(add, "a")(v, x), NamedArray)
@@ -161,39 +111,39 @@ def test_transforms():
     assert_type(nym.value_and_grad(total)(x), tuple[NamedArray, Any])
 
 
-def test_array_methods():
+def test_array_methods_pairs_and_choices():
     assert_type(x.astype(jnp.bfloat16), NamedArray)
-    assert_type(x.block_until_ready(), NamedArray)
     assert_type(x.sum().item(), Any)
     assert_type(float(x.sum()), float)
-    assert_type(bool(x.sum() > 0), bool)
-
-
-def loss(x: NamedArray) -> NamedArray:
-    return (x * x).sum()
-
-
-def test_pairs_and_choices():
     assert_type(nym.frexp(x), tuple[NamedArray, NamedArray])
-    assert_type(nym.divmod(x, 2.0), tuple[NamedArray, NamedArray])
     assert_type(divmod(x, 2.0), tuple[NamedArray, NamedArray])
     assert_type(nym.add(plain, 1.0), jax.Array)
-    assert_type(nym.isclose(x, v), NamedArray)
-    assert_type(nym.nan_to_num(x), NamedArray)
 
 
 def test_more_operations():
     assert_type(nym.einsum("a b, b -> a", x, v), NamedArray)
-    assert_type(x.rearrange("a b -> b a"), NamedArray)
     assert_type(nym.quantile(x, 0.5, "b"), NamedArray)
     assert_type(nym.top_k(x, "b", 2), tuple[NamedArray, NamedArray])
-    assert_type(nym.roll(x, 1, "b"), NamedArray)
-    assert_type(nym.pad(x, {"b": 1}), NamedArray)
-    assert_type(nym.tril(x, "a", "b"), NamedArray)
-    assert_type(nym.allclose(x, x), NamedArray)
-    assert_type(x.squeeze(), NamedArray)
     assert_type(x.matches_axes("a ..."), bool)
-    assert_type(nym.unique(x, Axis("n", 2)), NamedArray)
+
+
+PARTIAL: Mapping[str, int | None] = {"a": 2, "b": None}
+
+
+def test_axes():
+    assert_type(nym.axis_name("a"), str)
+    assert_type(nym.axis_name({"a": 2}), tuple[str, ...])
+    assert_type(axis.resolve_axis((A, B), "a"), Axis)
+    assert_type(axis.resolve_axis((A, B), ("a", B)), tuple[Axis, ...])
+    assert_type(axis.resolve_axis((A, B), {"a": None}), dict[str, int])
+    assert_type(axis.unsize_axes((A, B)), tuple[AxisSelector, ...])
+    assert_type(axis.unsize_axes({"a": 2}), dict[str, int | None])
+    assert_type(axis.union_axes(nym.ones(A).shape, B), dict[str, int])
+    assert_type(axis.union_axes(A, {"b": 3}), tuple[Axis, ...])
+    assert_type(axis.union_axes(PARTIAL, "c"), tuple[AxisSelector, ...] | Mapping[str, int | None])
+    assert_type(axis.without_axes({"a": 2}, ("a", "c")), dict[str, int])
+    assert_type(axis.replace_axis((A, B), "a", {"c": 2, "d": 1}), tuple[Axis, ...])
+    assert_type(axis.rearrange_for_partial_order(("b", ...), {"a": 2, "b": 3}), dict[str, int])
 
 
 def test_namespaces():
@@ -201,16 +151,9 @@ def test_namespaces():
     key = jax.random.key(0)
     assert_type(nym.linalg.inv(square + nym.eye(Axis("i", 2), Axis("j", 2)), "i", "j"), NamedArray)
     assert_type(nym.linalg.slogdet(square, "i", "j"), tuple[NamedArray, NamedArray])
-    assert_type(nym.fft.fft(v, "b"), NamedArray)
-    assert_type(nym.poly.polyval(v, 2.0), NamedArray)
     assert_type(nym.random.gamma(key, (A, B), 2.0), NamedArray)
-    assert_type(nym.axis.axis_size((A, B)), int)
-    assert_type(nym.mesh.calculate_host_mesh_shape((4, 2), 8, 1), tuple[int, ...])
+    assert_type(axis.axis_size((A, B)), int)
     assert_type(nym.partitioning.physical_axis_size("a"), int | None)
-
-
-def test_gradients():
-    assert_type(nym.value_and_grad(loss)(x)[0], NamedArray)
 
 
 class Block(eqx.Module):
@@ -236,8 +179,6 @@ def test_layers():
     assert_type(stacked.scan_via(_scan_layer)(v), tuple[NamedArray, jax.Array])
     layers = nym.nn.BlockSeq.init(A, Block.init)(B)
     assert_type(layers, nym.nn.BlockSeq[Block])
-    assert_type(layers.blocks, tuple[Block, ...])
-    assert_type(layers.fold(v), NamedArray)
     either: nym.nn.LayerStack[Block] = layers
     assert_type(either.Block, Axis)
     assert_type(either.get_layer(0), Block)
