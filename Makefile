@@ -91,7 +91,7 @@ parity: recorded := $(VENV)-parity/recorded
 parity: .parity
 	$(VENV)-parity/bin/python tools/record_models.py --out $(recorded) --seed $$(date +%s)
 	AXONYM_RECORDED_MODELS=$(abspath $(recorded)) $(VENV)-parity/bin/python -m pytest -n $(WORKERS) --dist worksteal \
-	    tests/nn/test_rotary.py tests/examples/test_models.py tests/examples/test_generate.py $(ARGS)
+	    tests/nn/test_positions.py tests/examples/test_models.py tests/examples/test_generate.py $(ARGS)
 
 record-models: .parity
 	$(VENV)-parity/bin/python tools/record_models.py $(ARGS)

@@ -36,6 +36,11 @@ class Draw:
         return jax.tree.map(lambda leaf: self.array(leaf.shape, 0.5) if is_shape(leaf) else leaf, shapes)
 
 
+def keyless(init: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function for `draw.layer` that makes a layer without a key."""
+    return lambda *args, key, **kwargs: init(*args, **kwargs)
+
+
 @pytest.fixture
 def draw(getkey: Any) -> Draw:
     return Draw(getkey.seed)
@@ -43,7 +48,7 @@ def draw(getkey: Any) -> Draw:
 
 def weighted(out: nym.NamedArray) -> jax.Array:
     """A scalar to differentiate: every element of the result counts, each differently."""
-    weights = jnp.sin(1 + jnp.arange(out.size, dtype=jnp.float32)).reshape(tuple(out.shape))
+    weights = np.sin(1 + np.arange(out.size, dtype=np.float32)).reshape(out.array.shape)
     return (out.astype(jnp.float32) * nym.named(weights, out.names)).sum().scalar()
 
 
@@ -78,8 +83,9 @@ def check(auto_mesh: Mesh, explicit_mesh: Mesh) -> Callable[..., None]:
     """
 
     def checked(fn: Any, reference: Any, layer: Any, *args: Any, tolerance: float = 1e-5) -> None:
-        expected = jax.jit(results(reference))(layer, args)
-        assert_close(jax.jit(results(fn))(layer, args), expected, tolerance)
+        compute = jax.jit(lambda *operands: (results(fn)(*operands), results(reference)(*operands)))
+        result, expected = compute(layer, args)
+        assert_close(result, expected, tolerance)
         for mesh in (auto_mesh, explicit_mesh):
             with jax.set_mesh(mesh):
                 assert_close(on_mesh(fn, layer, args), expected, tolerance)

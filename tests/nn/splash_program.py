@@ -28,7 +28,7 @@ def compile_gradient(axis_types: str, sharded: str, context: str, devices: Any) 
     with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", sharded: "model"}):
         axes = {"batch": 4, "heads": 2, "head_dim": 128}
         query, key = ({**axes, "group": 2, "pos": 256}, {**axes, "key_pos": 256})
-        query, key = (jax.eval_shape(lambda one=one: nym.zeros(one, jnp.bfloat16)) for one in (query, key))
+        query, key = (jax.eval_shape(lambda shape=shape: nym.zeros(shape, jnp.bfloat16)) for shape in (query, key))
         step = nym.named_jit(jax.grad(compute_loss, (0, 1, 2)))
         return step.lower(query, key, key, context).compile().as_text()
 

@@ -20,9 +20,8 @@ KEY = jax.random.key(3)
 
 
 def attend(implementation, *inputs, **options):
-    return nym.nn.dot_product_attention(
-        "key_pos", "head_dim", *inputs, QPos="pos", implementation=implementation, block_size=4, **options
-    )
+    options = {"block_size": 4, "QPos": "pos", **options}
+    return nym.nn.dot_product_attention("key_pos", "head_dim", *inputs, implementation=implementation, **options)
 
 
 def differentiate(implementation, inputs, **options):
@@ -33,8 +32,8 @@ def differentiate(implementation, inputs, **options):
     def compute(inputs, numbers):
         def loss(inputs, numbers):
             result = attend(implementation, *inputs, **numbers, **options)
-            weights = jnp.sin(1 + jnp.arange(result.size, dtype=jnp.float32)).reshape(result.array.shape)
-            return (result * nym.named(weights, result.names)).sum().scalar(), result
+            weights = np.sin(1 + np.arange(result.size, dtype=np.float32)).reshape(result.array.shape)
+            return (result * nym.named(weights.astype(result.dtype), result.names)).sum().scalar(), result
 
         return jax.grad(loss, (0, 1), has_aux=True)(inputs, numbers)
 
@@ -63,10 +62,6 @@ def list_blocked_cases(draw):
     return {
         "window": {"mask": Mask.causal(1) & Mask.sliding_window(3)},
         "no key": {"mask": Mask.causal(-3), "sinks": draw(Heads)},
-        "arrays": {
-            "mask": nym.named(draw.random.random((10, 12)) > 0.4, ("pos", "key_pos")),
-            "bias": draw(KeyPos, Heads),
-        },
         "all": {
             "mask": mixed,
             "bias": draw(Heads, Pos, KeyPos),
@@ -79,10 +74,23 @@ def list_blocked_cases(draw):
     }
 
 
-@pytest.mark.parametrize("case", ["window", "no key", "arrays", "all"])
-def test_blocks_equal_all_scores_at_once(draw, case):
-    inputs, options = draw_inputs(draw, Value=nym.Axis("out", 3)), list_blocked_cases(draw)[case]
+def test_blocks_equal_all_scores_at_once_where_queries_see_no_key(draw):
+    inputs, options = draw_inputs(draw, Value=nym.Axis("out", 3)), list_blocked_cases(draw)["no key"]
     assert_equal(differentiate("blocked", inputs, **options), differentiate("plain", inputs, **options))
+
+
+def test_blocks_equal_all_scores_in_64_bits(draw):
+    """Also with `jax_enable_x64`, under which integers have two types, results have the type of their inputs."""
+    inputs, options = draw_inputs(draw), list_blocked_cases(draw)["all"]
+    with jax.enable_x64(True):
+        wide = lambda tree: jax.tree.map(lambda leaf: leaf.astype(float) if leaf.dtype == "float32" else leaf, tree)  # noqa: E731
+        options |= {"bias": wide(options["bias"]), "sinks": wide(options["sinks"])}
+        result, expected = (differentiate(name, wide(inputs), **options) for name in ("blocked", "plain"))
+        assert {leaf.dtype.name for leaf in jax.tree.leaves(result)} == {"float64"}
+        assert_equal(result, expected, 1e-10)
+        del options["bias"], options["sinks"]
+        shapes = jax.eval_shape(lambda inputs: differentiate("blocked", inputs, **options), inputs)
+        assert {leaf.dtype.name for leaf in jax.tree.leaves(shapes)} == {"float32"}
 
 
 @pytest.mark.parametrize("implementation", ["plain", "blocked", "jax"])
@@ -95,18 +103,19 @@ def test_a_bias_hides_keys_as_a_mask_does(draw, implementation):
     lowest = [float(jnp.finfo(dtype).min) for dtype in (jnp.float32, jnp.bfloat16)]
     hidden = nym.named([-jnp.inf, *lowest, -jnp.inf], Batch)
     bias = nym.where(is_shown, 0.0, hidden.broadcast_axis(QueryKeys))
-    for mask in (causal, Mask.causal()):
-        result = differentiate(implementation, inputs, mask=mask, bias=bias)
-        assert_equal((result[0][0], result[1]), (expected[0][0], expected[1]))
-        assert jnp.isfinite(result[0][1]["bias"].array).all()
+    mask = causal if implementation == "blocked" else Mask.causal()
+    result = differentiate(implementation, inputs, mask=mask, bias=bias)
+    assert_equal((result[0][0], result[1]), (expected[0][0], expected[1]))
+    assert np.isfinite(result[0][1]["bias"].array).all()
     assert not result[1]["pos", 4].array.any()
 
 
-@pytest.mark.parametrize(("sharded", "case"), [("heads", "all"), ("pos", "window")])
-def test_blocks_are_sharded_by_the_mapping(draw, mesh, sharded, case):
+@pytest.mark.parametrize(("axis_types", "sharded", "case"), [("explicit", "heads", "all"), ("auto", "pos", "window")])
+def test_blocks_are_sharded_by_the_mapping(draw, request, axis_types, sharded, case):
     inputs, options = draw_inputs(draw), list_blocked_cases(draw)[case]
     expected = differentiate("plain", inputs, **options)
-    with nym.axis_mapping({"batch": "data", sharded: "model"}):
+    mesh = request.getfixturevalue(f"{axis_types}_mesh")
+    with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", sharded: "model"}):
         result = differentiate("blocked", nym.shard(inputs), **options)
         for x in (result[1], result[0][0][0]):  # the result and the gradient of the query
             assert x.sharding.is_equivalent_to(nym.sharding_for_axis(x.axes), x.ndim)
@@ -169,8 +178,7 @@ def test_blocks_of_low_precision_are_summed_in_float32(draw):
 @pytest.mark.parametrize(
     ("query_dtype", "key_dtype", "value_dtype", "tolerance"),
     [
-        ("float32", "float8_e4m3fn", "float8_e5m2", 1e-5),
-        ("float32", "bfloat16", "float16", 1e-5),
+        ("float32", "float8_e4m3fn", "float16", 1e-5),
         ("bfloat16", "float8_e5m2", "float8_e4m3fn", 0.03),
         ("bfloat16", "float32", "float32", 0.03),
     ],
@@ -178,12 +186,18 @@ def test_blocks_of_low_precision_are_summed_in_float32(draw):
 def test_results_have_the_dtype_of_the_query(draw, query_dtype, key_dtype, value_dtype, tolerance):
     dtypes = query_dtype, key_dtype, value_dtype
     low = tuple(x.astype(dtype) for x, dtype in zip(draw_inputs(draw), dtypes, strict=True))
-    exact = attend("plain", *(x.astype("float32") for x in low), Mask.causal())
-    for implementation in ("plain", "blocked"):
-        (gradients, _), result = differentiate(implementation, low, mask=Mask.causal())
+
+    @jax.jit
+    def attend_causally(*low):
+        exact = attend("plain", *(x.astype("float32") for x in low), Mask.causal())
+        return attend("plain", *low, Mask.causal()), attend("blocked", *low, Mask.causal()), exact
+
+    *results, exact = attend_causally(*low)
+    for implementation, result in zip(("plain", "blocked"), results, strict=True):
         assert result.dtype == query_dtype
-        assert tuple(gradient.dtype for gradient in gradients) == dtypes
         assert_equal(result.astype("float32"), exact, tolerance)
+        gradients = jax.eval_shape(lambda *low, name=implementation: differentiate(name, low, mask=Mask.causal()), *low)
+        assert tuple(gradient.dtype for gradient in gradients[0][0]) == dtypes
 
 
 def test_blocks_that_no_query_attends_to_are_skipped(draw):
@@ -200,23 +214,19 @@ def test_blocks_that_no_query_attends_to_are_skipped(draw):
 
 
 def test_memory_of_blocks_grows_linearly():
-    """Four times the positions take about four times the temporary memory, and sixteen times with all scores."""
+    """Four times the positions take about four times the temporary memory, which is far from that of all scores."""
 
     def measure(implementation, size):
         shape = jax.ShapeDtypeStruct((size, 64), jnp.float32)
         query, key = nym.NamedArray(shape, ("pos", "head_dim")), nym.NamedArray(shape, ("key_pos", "head_dim"))
 
         def loss(*inputs):
-            result = nym.nn.dot_product_attention(
-                "key_pos", "head_dim", *inputs, Mask.causal(), implementation=implementation, block_size=128
-            )
-            return result.sum().scalar()
+            return attend(implementation, *inputs, Mask.causal(), block_size=128).sum().scalar()
 
         compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(query, key, key).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    assert measure("blocked", 4096) < 4.5 * measure("blocked", 1024)
-    assert measure("plain", 4096) > 12 * measure("plain", 1024)
+    assert measure("blocked", 4096) < 4.5 * measure("blocked", 1024) < measure("plain", 4096) / 8
 
 
 def test_blocks_work_in_vmap_and_shard_map(draw, auto_mesh):
@@ -238,65 +248,82 @@ def test_blocks_work_in_vmap_and_shard_map(draw, auto_mesh):
     assert_equal(by_shard_map, expected)
 
 
-def test_attention_of_jax_equals_the_plain_one(draw, mesh):
+def test_attention_of_jax_equals_the_plain_one(draw, explicit_mesh):
     inputs = draw_inputs(draw, KPos=KeyPos.resize(10))
     ids, _ = draw_segments(draw)
     bias = nym.where(nym.arange(KeyPos.resize(10)) > 1, draw(Heads, KeyPos.resize(10)), -jnp.inf)
     options = {"mask": Mask.causal(3) & Mask.segment_ids(ids), "bias": bias}
     expected = differentiate("plain", inputs, **options)
-    with nym.axis_mapping({"batch": "data", "heads": "model"}):
+    with jax.set_mesh(explicit_mesh), nym.axis_mapping({"batch": "data", "heads": "model"}):
         result = differentiate("jax", nym.shard(inputs), **options)
     assert_equal(jax.device_get(result), expected)
 
 
-@pytest.mark.parametrize(
-    ("mask", "flags", "is_array"),
-    [
+def test_masks_reach_jax_as_flags_where_they_can(draw, monkeypatch):
+    inputs, given, compute = draw_inputs(draw), [], jax.nn.dot_product_attention
+    expected = [
         (Mask.causal(), {"is_causal": True}, False),
         (Mask.sliding_window(3) & Mask.causal(), {"is_causal": True, "local_window_size": (2, 0)}, False),
         (Mask.sliding_window(3), {"local_window_size": (2, 2)}, False),
         (Mask.causal() & Mask.prefix(7), {"is_causal": True}, True),
         (Mask.causal() | Mask.prefix(2), {}, True),
         (Mask.causal(1), {}, True),
-    ],
-)
-def test_masks_reach_jax_as_flags_where_they_can(draw, monkeypatch, mask, flags, is_array):
-    inputs, given, compute = draw_inputs(draw), [], jax.nn.dot_product_attention
+    ]
 
     def spy(query, key, value, bias, mask, **options):
-        given.append((mask is not None, {name: options[name] for name in flags}))
-        assert {"is_causal", "local_window_size"} & {*options} == {*flags}
+        flags = {name: options[name] for name in ("is_causal", "local_window_size") if name in options}
+        given.append((flags, mask is not None))
         return compute(query, key, value, bias, mask, **options)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", spy)
-    assert_equal(*nym.named_jit(lambda *x: (attend("jax", *x, mask), attend("plain", *x, mask)))(*inputs))
-    assert given == [(is_array, flags)]
+
+    @nym.named_jit
+    def attend_by(implementation, inputs):
+        return [attend(implementation, *inputs, mask) for mask, _, _ in expected]
+
+    assert_equal(attend_by("jax", inputs), attend_by("plain", inputs))
+    assert given == [(flags, is_array) for _, flags, is_array in expected]
 
 
-@pytest.mark.parametrize("case", ["causal", "window", "segments", "other segments"])
+@pytest.mark.parametrize("case", ["window", pytest.param("segments", marks=pytest.mark.thorough)])
 def test_splash_attention_equals_the_plain_one(draw, case):
     """The kernel for TPUs, which Pallas interprets on CPUs."""
     QPos, KPos = Pos.resize(128), KeyPos.resize(128)
     ids, key_ids = draw_segments(draw, QPos, KPos)
     key_ids = key_ids + (nym.arange(Batch) == 2)  # of a sequence without keys of the first segment
     options = {
-        "causal": {"mask": Mask.causal(), "sinks": draw(Heads, Group), "soft_cap": 2.0},
-        "window": {"mask": Mask.causal() & Mask.sliding_window(30)},
-        "segments": {"mask": (Mask.causal() | Mask.prefix(20)) & Mask.segment_ids(ids), "scale": 0.3},
-        "other segments": {"mask": Mask.causal() & Mask.segment_ids(ids, key_ids)},
+        "window": {
+            "mask": Mask.causal() & Mask.sliding_window(30) & Mask.segment_ids(ids),
+            "sinks": draw(Heads, Group),
+            "soft_cap": 2.0,
+        },
+        "segments": {"mask": (Mask.causal() | Mask.prefix(20)) & Mask.segment_ids(ids, key_ids), "scale": 0.3},
     }[case]
     inputs = draw_inputs(draw, QPos, KPos)
     assert_equal(differentiate("splash", inputs, **options), differentiate("plain", inputs, **options), 3e-5)
 
 
-@pytest.mark.parametrize("mask", [Mask.causal(), None])
-def test_splash_attention_is_sharded_by_the_mapping(draw, mesh, mask):
+@pytest.mark.parametrize(
+    ("axis_types", "mask"), [("explicit", None), pytest.param("auto", Mask.causal(), marks=pytest.mark.thorough)]
+)
+def test_splash_attention_is_sharded_by_the_mapping(draw, request, axis_types, mask):
     inputs = draw_inputs(draw, Pos.resize(512), KeyPos.resize(512))
-    expected = attend("plain", *inputs, mask)
-    with nym.axis_mapping({"pos": "data", "heads": "model"}):
+    expected = jax.jit(lambda *inputs: attend("plain", *inputs, mask))(*inputs)
+    mesh = request.getfixturevalue(f"{axis_types}_mesh")
+    with jax.set_mesh(mesh), nym.axis_mapping({"pos": "data", "heads": "model"}):
         result = nym.named_jit(lambda *inputs: attend("splash", *inputs, mask))(*nym.shard(inputs))
         assert result.sharding.is_equivalent_to(nym.sharding_for_axis(result.axes), result.ndim)
     assert_equal(jax.device_get(result), expected)
+
+
+def test_splash_attention_of_shared_keys_is_refused_with_64_bits():
+    axes = Heads, Pos.resize(128), HeadDim
+    inputs = jax.eval_shape(lambda: (nym.zeros((Group, *axes)), nym.zeros(axes).rename({"pos": "key_pos"})))
+    compute = lambda query, key: attend("splash", query, key, key)  # noqa: E731
+    assert jax.eval_shape(compute, *inputs).shape == inputs[0].shape
+    message = "'splash' cannot compute this: JAX's kernel fails for heads that share keys while `jax_enable"
+    with jax.enable_x64(True), refusal(message):
+        jax.eval_shape(compute, *inputs)
 
 
 def test_auto_uses_cudnn_on_gpus_that_have_it(draw, monkeypatch):
@@ -313,8 +340,8 @@ def test_auto_uses_cudnn_on_gpus_that_have_it(draw, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     device = types.SimpleNamespace(compute_capability="9.0")
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    attend("auto", query, key, value, Mask.causal())
-    attend("auto", query, key, value, Mask.sliding_window(3))
+    for mask in (Mask.causal(), Mask.sliding_window(3)):
+        jax.eval_shape(lambda *inputs, mask=mask: attend("auto", *inputs, mask), query, key, value)
     assert given == [("cudnn", True, None), ("cudnn", None, None)]
 
     def find_why_not(query, key, value, **options):
@@ -362,11 +389,7 @@ def test_auto_chooses_by_the_number_of_scores_and_explains():
         ("splash", {"bias": nym.zeros({"key_pos": 128})}, "it has no `bias`; these can: 'jax', 'blocked', 'plain'"),
         ("splash", {"mask": nym.ones({"key_pos": 128}, bool)}, "it takes masks of Python numbers and segment ids"),
         ("splash", {"mask": Mask.causal(-1)}, "each query must attend to a key, and the mask hides all keys from some"),
-        (
-            "splash",
-            {"attention_dtype": jnp.bfloat16},
-            "it computes the scores in float32, not in the `attention_dtype`",
-        ),
+        ("splash", {"attention_dtype": "bfloat16"}, "it computes the scores in float32, not in the `attention_dtype`"),
         ("blocked", {"bias": nym.zeros({"layers": 2})}, "the bias has axis 'layers', which neither query nor key has"),
         ("jax", {"mask": nym.ones({"layers": 2}, bool)}, "the mask has axis 'layers', which neither query nor key has"),
         ("blocked", {"scale": nym.ones({"key_pos": 128})}, "the scale has axis 'key_pos', which the query lacks"),
@@ -380,10 +403,6 @@ def test_a_feature_that_an_implementation_lacks_is_an_error(draw, implementation
 
 def test_errors_of_implementations_name_axes_and_sizes(draw):
     query, key, value = draw_inputs(draw)
-    with refusal(
-        "dot_product_attention: `implementation` must be 'auto', 'splash', 'jax', 'blocked' or 'plain', not 'flash'"
-    ):
-        attend("flash", query, key, value)
     with refusal("it needs a multiple of 128 positions, and axis 'pos' has size 10"):
         attend("splash", query, key, value)
     with refusal("it needs keys and values of the same size, here 4 and 5"):
@@ -392,5 +411,3 @@ def test_errors_of_implementations_name_axes_and_sizes(draw):
         attend("jax", query, key, draw(KeyPos, Batch, HeadDim))
     with refusal("it needs query, key and value of one dtype, here bfloat16, float32, float32"):
         attend("jax", query.astype(jnp.bfloat16), key, value)
-    with refusal("dot_product_attention: `block_size` must be at least 1, not 0"):
-        nym.nn.dot_product_attention("key_pos", "head_dim", query, key, value, block_size=0)

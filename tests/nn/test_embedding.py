@@ -2,7 +2,6 @@
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,7 +16,7 @@ Vocab, Embed, Batch, Pos = nym.make_axes(vocab=10, embed=8, batch=8, pos=3)
 
 @pytest.fixture
 def ids():
-    return nym.named(jnp.arange(24).reshape(8, 3) * 7 % 10, (Batch, Pos))
+    return nym.named(np.arange(24).reshape(8, 3) * 7 % 10, (Batch, Pos))
 
 
 def test_vectors_are_those_of_equinox(check, draw, ids):
@@ -57,15 +56,15 @@ def test_the_table_is_drawn_from_a_cut_normal_distribution(getkey):
 def test_a_traced_id_past_the_end_of_a_divided_table_is_the_last(mesh, draw):
     layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
     result = nym.named_jit(lambda layer, ids: layer(ids), {"vocab": "model"})(layer, nym.named([10, 99, 9, -1], "pos"))
-    assert np.array_equal(jax.device_get(result.array), jnp.stack([layer.weight.array[-1]] * 4))
+    assert np.array_equal(jax.device_get(result.array), np.tile(layer.weight.array[-1], (4, 1)))
 
 
-@pytest.mark.parametrize("wrong", [10, 99, -11])
-def test_a_known_id_out_of_range_is_refused(mesh, draw, wrong):
+def test_a_known_id_out_of_range_is_refused(mesh, draw):
     layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
-    message = f"Embedding (vocab: 10 -> embed: 8): id {wrong} in (pos: 2) is out of range for 10 elements"
-    with refusal(message, IndexError):
-        layer(nym.named([3, wrong], "pos"))
+    for wrong in (10, -11):
+        message = f"Embedding (vocab: 10 -> embed: 8): id {wrong} in (pos: 2) is out of range for 10 elements"
+        with refusal(message, IndexError):
+            layer(nym.named([3, wrong], "pos"))
     assert layer(nym.named([-10, 9], "pos")).shape == {"pos": 2, "embed": 8}
 
 
@@ -76,24 +75,14 @@ def test_a_divided_table_stays_divided(mesh, draw, ids):
     assert "all-gather" not in step.lower(layer, nym.shard(ids, mapping)).compile().as_text()
 
 
-def test_a_low_table_has_low_vectors(draw):
-    layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
-    low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), layer)
-    assert low(nym.named([1], "pos")).dtype == jnp.bfloat16
-
-
 def test_errors_name_the_layer_and_the_axes(draw):
     layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
     with refusal("Embedding (vocab: 10 -> embed: 8): the input (embed: 2) has the output axis 'embed' already"):
         layer(nym.zeros({"embed": 2}, int))
-    with refusal("Embedding (vocab: 10 -> embed: 8): the input must be a named array", TypeError):
-        layer(jnp.zeros(2, int))
     with refusal("axis 'vocab' of (vocab: 10, embed: 8) is indexed by integers, not by float32", TypeError):
         layer(nym.zeros({"pos": 2}))
     with refusal("Embedding.unembed (embed: 8 -> vocab: 10): no axis 'embed' in (embd: 8); did you mean 'embd'?"):
         layer.unembed(nym.zeros({"embd": 8}))
-    with refusal("Embedding.unembed (embed: 8 -> vocab: 10): the input (embed: 8, vocab: 2) has the output axis"):
-        layer.unembed(nym.zeros({"embed": 8, "vocab": 2}))
 
 
 def test_the_vocabulary_can_be_resized(draw, getkey):

@@ -1,10 +1,12 @@
-"""Linear layers: parity with Equinox, what they compile to, and what they refuse."""
+"""Linear layers and their initializers: parity with Equinox, what they compile to, and what they refuse."""
 
+import functools
 import re
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import axonym as nym
@@ -15,6 +17,7 @@ from ..refusals import refusal
 
 Embed, Mlp, Batch, Heads, HeadDim, Copy = nym.make_axes(embed=16, mlp=8, batch=8, heads=2, head_dim=4, copy=3)
 KEY = jax.random.key(0)
+INITIALIZERS = jax.nn.initializers
 
 
 def equinox_linear(layer, x):
@@ -61,6 +64,9 @@ def test_weights_are_scaled_by_the_number_of_inputs(getkey):
     assert allclose(layer.weight.array, drawn * 3 / 8**0.5)
     assert (layer.bias == 0).all()
     assert layer.In == (Heads, HeadDim) and layer.Out == (Mlp,)
+    options = {"init_scale": nym.named([0.0, 1.0], "layers"), "initializer": INITIALIZERS.ones}
+    stack = nym.nn.Stacked.init(nym.Axis("layers", 2), nym.nn.Linear)(Embed, Mlp, key=KEY, **options)
+    assert stack.stacked.weight.sum((Embed, Mlp)).array.tolist() == [0, 128]
 
 
 def test_element_types_are_those_of_a_product(draw):
@@ -77,29 +83,6 @@ def test_it_compiles_to_one_product_and_one_sum(draw, use_bias):
     program = str(jax.make_jaxpr(lambda layer, x: layer(x))(layer, draw(Batch, Embed)))
     steps = [step for step in re.findall(r" = (\w+)", program) if step != "jit"]
     assert steps == ["dot_general", *(["broadcast_in_dim", "add"] if use_bias else [])]
-
-
-def test_it_is_sharded_as_it_is_made(mesh, getkey):
-    with nym.axis_mapping({"mlp": "model", "embed": "data"}):
-        layer = nym.nn.Linear.init(Embed, Mlp, key=getkey())
-    assert tuple(layer.weight.sharding.spec) == ("model", "data")
-    assert tuple(layer.bias.sharding.spec) == ("model",)
-
-
-def test_errors_name_the_layer_and_the_axes(draw):
-    layer = draw.layer(nym.nn.Linear.init, Embed, Mlp)
-    with refusal("Linear (embed: 16 -> mlp: 8): no axis 'embed' in (batch: 8, embde: 16); did you mean 'embde'?"):
-        layer(nym.ones({"batch": 8, "embde": 16}))
-    with refusal("Linear (embed: 16 -> mlp: 8): axis 'embed' has size 4 here, 16 was asked for"):
-        layer(nym.ones({"embed": 4}))
-    with refusal("the input (embed: 16, mlp: 3) has the output axis 'mlp' already; `rename` it"):
-        layer(nym.ones({"embed": 16, "mlp": 3}))
-    with refusal("Linear (embed: 16 -> mlp: 8): the input must be a named array, not ", TypeError):
-        layer(jnp.ones((8, 16)))
-    with refusal("Linear (embed: 16 -> embed: 16): axis 'embed' is both input and output"):
-        nym.nn.Linear.init(Embed, Embed, key=KEY)
-    with refusal("A new axis needs a size: give `Axis('embed', size)`", TypeError):
-        nym.nn.Linear.init("embed", Mlp, key=KEY)
 
 
 @pytest.mark.parametrize("out_first", [True, False])
@@ -130,3 +113,117 @@ def test_axes_of_stacked_layers_stay_in_front_in_an_export(getkey):
     flat = stack.stacked.flatten_for_export()
     assert flat.weight.names == ("layers", "__OUT__", "__IN__") and flat.bias.names == ("layers", "__OUT__")
     assert eqx.tree_equal(flat.unflatten_from_export(stack.stacked), stack.stacked)
+
+
+@pytest.mark.parametrize("init", [INITIALIZERS.he_normal(), INITIALIZERS.glorot_uniform(), INITIALIZERS.orthogonal()])
+def test_values_are_those_of_merged_axes_in_any_order(init):
+    expected = init(KEY, (16, 8), jnp.float32).reshape(16, 2, 4)
+    weight = nym.nn.initialize_weight(init, KEY, Embed, (Heads, HeadDim))
+    assert weight.names == ("heads", "head_dim", "embed")
+    assert np.array_equal(weight.rearrange(("embed", "heads", "head_dim")).array, expected)
+    target = nym.nn.initialize_weight(init, KEY, Embed, (Heads, HeadDim), (Heads, Embed, HeadDim))
+    assert np.array_equal(target.rearrange(weight.names).array, weight.array)
+    rounded = nym.nn.initialize_weight(init, KEY, Embed, (Heads, HeadDim), dtype=jnp.bfloat16)
+    assert np.array_equal(rounded.array, weight.array.astype(jnp.bfloat16))
+
+
+def test_layers_pass_their_axes_to_the_initializer():
+    seen = []
+
+    def init(key, shape, dtype):
+        seen.append((shape, dtype))
+        return jnp.ones(shape, dtype)
+
+    make = functools.partial(nym.nn.Linear.init, (Heads, HeadDim), Embed, key=KEY)
+    layer = make(initializer=init, bias_initializer=init, init_scale=0.5, dtype=jnp.bfloat16)
+    assert (layer.weight == 0.5).all() and (layer.bias == 1).all()
+    assert layer.weight.dtype == layer.bias.dtype == jnp.bfloat16
+    assert sorted(seen) == [((8, 16), jnp.float32), ((16,), jnp.float32)]
+    seen.clear()
+    options = {"key": KEY, "initializer": init}
+    biases = {"bias_initializer": init, "use_final_bias": False}
+    eqx.filter_eval_shape(nym.nn.Embedding.init, Embed, (Heads, HeadDim), **options)
+    eqx.filter_eval_shape(nym.nn.Conv.init, ("y", "x"), Embed, Heads, (3, 2), groups=2, use_bias=False, **options)
+    eqx.filter_eval_shape(nym.nn.MLP.init, Embed, Heads, 32, 1, **options, **biases)
+    assert [shape for shape, dtype in seen] == [(16, 8), (3, 2, 8, 2), (16, 32), (32,), (32, 2)]
+    assert nym.nn.Linear.init((), Embed, key=KEY, initializer=init).weight.shape == {"embed": 16}
+
+
+def test_windows_count_in_both_fans():
+    axes = nym.make_axes(out=50, inputs=40, y=3, x=4)
+    weight = nym.nn.initialize_weight(INITIALIZERS.lecun_normal(), KEY, axes[1], axes[0], axes)
+    assert abs(np.var(weight.array) * 40 * 12 - 1) < 0.05
+    fan_out = INITIALIZERS.variance_scaling(2.0, "fan_out", "normal")
+    weight = nym.nn.initialize_weight(fan_out, KEY, axes[1], axes[0], axes)
+    assert abs(np.var(weight.array) * 50 * 12 - 2) < 0.1
+
+
+def test_weight_and_bias_have_keys_of_their_own():
+    normal = INITIALIZERS.normal(1.0)
+    layer = nym.nn.Linear.init((), Embed, key=KEY, initializer=normal, bias_initializer=normal)
+    assert not np.isin(layer.weight.array, layer.bias.array).any()
+
+
+def test_weights_are_sharded_as_they_are_drawn(mesh):
+    Long, init = Embed.resize(64), INITIALIZERS.glorot_normal()
+    with jax.set_mesh(None):
+        expected = nym.nn.initialize_weight(init, KEY, Long, (Heads.resize(8), HeadDim))
+    make = functools.partial(nym.nn.Linear.init, Long, (Heads.resize(8), HeadDim), initializer=init)
+    with nym.axis_mapping({"heads": "data", "embed": "model"}):
+        compiled = nym.named_jit(lambda key: make(key=key)).lower(KEY).compile()
+        for layer in (make(key=KEY), compiled(KEY)):
+            assert tuple(layer.weight.sharding.spec) == ("data", None, "model")
+            assert tuple(layer.bias.sharding.spec)[:1] == ("data",)
+            np.testing.assert_allclose(jax.device_get(layer.weight.array), expected.array, rtol=1e-5, atol=1e-7)
+    text = compiled.as_text()
+    assert "f32[64,32]" not in text and "all-gather" not in text  # each device draws its own shard
+
+
+def test_errors_name_the_layer_and_the_axes(draw):
+    layer = draw.layer(nym.nn.Linear.init, Embed, Mlp)
+    with refusal("Linear (embed: 16 -> mlp: 8): no axis 'embed' in (batch: 8, embde: 16); did you mean 'embde'?"):
+        layer(nym.ones({"batch": 8, "embde": 16}))
+    with refusal("Linear (embed: 16 -> mlp: 8): axis 'embed' has size 4 here, 16 was asked for"):
+        layer(nym.ones({"embed": 4}))
+    with refusal("the input (embed: 16, mlp: 3) has the output axis 'mlp' already; `rename` it"):
+        layer(nym.ones({"embed": 16, "mlp": 3}))
+    with refusal("Linear (embed: 16 -> mlp: 8): the input must be a named array, not ", TypeError):
+        layer(jnp.ones((8, 16)))
+    with refusal("Linear (embed: 16 -> embed: 16): axis 'embed' is both input and output"):
+        nym.nn.Linear.init(Embed, Embed, key=KEY)
+    with refusal("A new axis needs a size: give `Axis('embed', size)`", TypeError):
+        nym.nn.Linear.init("embed", Mlp, key=KEY)
+
+
+def test_errors_name_the_initializer():
+    with refusal("The initializer `he_normal` returned a function; call it first: `he_normal()`.", TypeError):
+        nym.nn.Linear.init(Embed, Heads, key=KEY, initializer=INITIALIZERS.he_normal)
+    with refusal("An initializer is a function of a key, a shape and a dtype, such as", TypeError):
+        nym.nn.Linear.init(Embed, Heads, key=KEY, initializer=0.02)
+    with refusal("The initializer `<lambda>` returned shape (), (16, 2) was asked for.", TypeError):
+        nym.nn.Linear.init(Embed, Heads, key=KEY, initializer=lambda key, shape, dtype: 0.0)
+    with refusal("the axes (embed: 16) of a weight lack its axis heads: 2"):
+        nym.nn.initialize_weight(INITIALIZERS.ones, KEY, Embed, Heads, Embed)
+    with refusal("`init_scale` must be a number, not '0.02'.", TypeError):
+        nym.nn.Linear.init(Embed, Mlp, key=KEY, init_scale="0.02")
+    with refusal("`dtype` must be an element type such as `jnp.float32` or 'bfloat16', not 'fp8'.", TypeError):
+        nym.nn.Linear.init(Embed, Mlp, key=KEY, dtype="fp8")
+    with refusal("`dtype` must be an element type such as `jnp.float32` or 'bfloat16', not 'fp8'.", TypeError):
+        nym.nn.initialize_weight(INITIALIZERS.ones, KEY, Embed, Mlp, dtype="fp8")
+
+
+def test_keys_and_products_of_another_kind_are_refused():
+    make = functools.partial(nym.nn.Linear.init, Embed, Mlp)
+    with refusal("one key is needed, not an array of keys of shape (3,); take one of them, as in `keys[0]`, or use"):
+        make(key=jax.random.split(KEY, 3))
+    with refusal("A random key such as `jax.random.key(0)` is needed, not 0.", TypeError):
+        make(key=0)
+    with refusal("A random key such as `jax.random.key(0)` is needed, not int32 of shape ().", TypeError):
+        make(key=jnp.zeros((), int))
+    message = (
+        "A `dot_general` must be a function or a module such as `axonym.quantization.Int8DotGeneral()`, not 'int8'."
+    )
+    with refusal(message, TypeError):
+        make(key=KEY, dot_general="int8")
+    with refusal("not `Int8DotGeneral`; make an instance of it.", TypeError):
+        make(key=KEY, dot_general=nym.quantization.Int8DotGeneral)

@@ -7,7 +7,9 @@ import pytest
 
 import axonym as nym
 from axonym.quantization import Int8DotGeneral
-from tests.quantization.blocks import COMPUTE, PARAMETERS, Embed, Mlp, assert_trees_close
+
+from ..refusals import refusal
+from .blocks import COMPUTE, PARAMETERS, Embed, Mlp, assert_trees_close, check_products
 
 
 def round_to_int8(x, contracted):
@@ -18,27 +20,9 @@ def round_to_int8(x, contracted):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_values_and_gradients_are_those_of_rounded_operands(draw, dtype):
-    """For a contraction of two axes with a batch axis, with axes of the operands in different orders."""
-    x, w = draw(heads=2, batch=8, embed=4, pos=3).astype(dtype), draw(embed=4, mlp=5, batch=8, pos=3).astype(dtype)
-    g = draw(batch=8, heads=2, mlp=5)
-
-    def multiply(x, w):
-        return nym.dot(x, w, axis=("embed", "pos"), dot_general=Int8DotGeneral())
-
-    def loss(x, w):
-        out = multiply(x, w)
-        return (out.astype(jnp.float32) * g).sum().scalar(), out
-
-    (for_x, for_w), out = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(x, w)
-    plain_x, plain_w = (np.asarray(one.array, np.float32) for one in (x, w))
-    left, right = round_to_int8(plain_x, (2, 3)), round_to_int8(plain_w, (0, 3))
-    tolerance = 1e-5 if dtype == "float32" else 0.04
-    expected = np.einsum("hbep,embp->bhm", left, right)
-    assert out.names == ("batch", "heads", "mlp") and out.dtype == for_x.dtype == for_w.dtype == dtype
-    np.testing.assert_allclose(np.asarray(out.array, np.float32), expected, rtol=tolerance, atol=tolerance)
-    for found, equation, other in ((for_x, "bhm,embp->hbep", right), (for_w, "bhm,hbep->embp", left)):
-        expected = np.einsum(equation, np.asarray(g.array), other)
-        np.testing.assert_allclose(np.asarray(found.array, np.float32), expected, rtol=tolerance, atol=tolerance)
+    contracted = {"x": (2, 3), "w": (0, 3)}
+    round_operand = lambda x, name: round_to_int8(x, contracted[name])  # noqa: E731
+    check_products(draw, Int8DotGeneral(), round_operand, lambda g: g, dtype, 1e-5 if dtype == "float32" else 0.04)
 
 
 def test_the_product_is_one_of_8_bit_integers_summed_in_32(draw):
@@ -69,14 +53,13 @@ def test_layers_are_sharded_as_without_quantisation(mesh, draw, getkey):
 
 
 def test_zeros_and_empty_sums_are_exact_and_the_result_type_is_kept():
-    dot_general, dims = Int8DotGeneral(), (((1,), (0,)), ((), ()))
-    assert (dot_general(jnp.zeros((2, 3)), jnp.ones((3, 4)), dims) == 0).all()
-    assert (dot_general(jnp.zeros((2, 0)), jnp.ones((0, 4)), dims) == 0).all()
-    x = jnp.ones((2, 3), jnp.bfloat16)
-    assert dot_general(x, x.T, dims, preferred_element_type=jnp.float32).dtype == jnp.float32
-    assert jnp.isnan(dot_general(jnp.array([[jnp.nan, 1.0]]), jnp.ones((2, 1)), dims)).all()
-
-
-def test_integers_are_refused():
-    with pytest.raises(TypeError, match="`Int8DotGeneral` multiplies floating-point arrays, not float32 and int32"):
-        Int8DotGeneral()(jnp.ones((2, 3)), jnp.ones((3, 4), jnp.int32), (((1,), (0,)), ((), ())))
+    dims = (((1,), (0,)), ((), ()))
+    dot_general = jax.jit(Int8DotGeneral(), static_argnums=2, static_argnames="preferred_element_type")
+    assert (dot_general(np.zeros((2, 3), np.float32), np.ones((3, 4), np.float32), dims) == 0).all()
+    assert (dot_general(np.zeros((2, 0), np.float32), np.ones((0, 4), np.float32), dims) == 0).all()
+    assert np.isnan(dot_general(np.float32([[np.nan, 1]]), np.ones((2, 1), np.float32), dims)).all()
+    x = jax.ShapeDtypeStruct((3, 3), jnp.bfloat16)
+    multiply = lambda x: dot_general(x, x, dims, preferred_element_type=jnp.float32)  # noqa: E731
+    assert jax.eval_shape(multiply, x).dtype == jnp.float32
+    with refusal("`Int8DotGeneral` multiplies floating-point arrays, not float32 and int32", TypeError):
+        dot_general(jnp.ones((2, 3)), jnp.ones((3, 4), jnp.int32), dims)
