@@ -252,9 +252,6 @@ def test_a_state_that_does_not_fit_the_source_is_refused(auto_mesh):
     def load(source):
         return ShardedLoader(source, MAPPING, auto_mesh, axes=("batch", "pos"))
 
-    for state in (None, {"batch": 3}, {"batches": -1}, b"3"):
-        with pytest.raises(ValueError, match="what its `get_state` returned, a dict with 'batches', not"):
-            load([]).set_state(state)
     with pytest.raises(ValueError, match="after batch 9, and the source of type `list` ends after 5"):
         load(make_batches()).set_state({"batches": 9})
     loader = load(iter(make_batches()))
@@ -345,121 +342,84 @@ def test_a_program_ends_after_an_interrupt(tmp_path):
     assert error.rstrip().endswith("KeyboardInterrupt") and process.returncode == -signal.SIGINT
 
 
-@pytest.mark.parametrize(
-    ("source", "axes", "error", "message"),
-    [
-        ([TOKENS[:8]], None, ValueError, r"an array of shape \(8, 3\) has no names; .* `axes` to `ShardedLoader`"),
-        ([{"x": TOKENS[:8]}], {"y": "batch"}, ValueError, "`axes` does not fit the batch: .*key"),
-        ([{"x": TOKENS[:8]}], {"x": "batch"}, ValueError, r"batch\['x'\]: an array of shape \(8, 3\) has 2 axes, 1"),
-        ([TOKENS[:8]], (nym.Axis("batch", 16), "pos"), ValueError, "'batch' has size 8 in all .*, and 16 in `axes`"),
-        ([{"x": 3}], None, ValueError, "a batch has no arrays: "),
-        ([TOKENS[:6]], ("batch", "pos"), ValueError, "size 6, which is not divisible by mesh axis 'data' of size 4"),
-    ],
-)
-def test_batches_that_do_not_fit_are_errors(auto_mesh, source, axes, error, message):
-    with pytest.raises(error, match=message):
-        next(ShardedLoader(source, MAPPING, auto_mesh, axes=axes))
+Batch, SIXTEEN = nym.Axis("batch", 8), nym.Axis("batch", 16)
+BATCHES_THAT_DO_NOT_FIT = [
+    (TOKENS[:8], None, r"an array of shape \(8, 3\) has no names; .* `axes` to `ShardedLoader`"),
+    ({"x": TOKENS[:8]}, {"y": "batch"}, "`axes` does not fit the batch: .*key"),
+    ({"x": TOKENS[:8]}, {"x": "batch"}, r"batch\['x'\]: an array of shape \(8, 3\) has 2 axes, 1"),
+    (TOKENS[:8], (SIXTEEN, "pos"), "'batch' has size 8 in all .*, and 16 in `axes`"),
+    ({"x": 3}, None, "a batch has no arrays: "),
+    (TOKENS[:6], ("batch", "pos"), "size 6, which is not divisible by mesh axis 'data' of size 4"),
+]
+
+
+@pytest.mark.parametrize(("batch", "axes", "message"), BATCHES_THAT_DO_NOT_FIT)
+def test_batches_that_do_not_fit_are_errors(auto_mesh, batch, axes, message):
+    with pytest.raises(ValueError, match=message):
+        next(ShardedLoader([batch], MAPPING, auto_mesh, axes=axes))
 
 
 @pytest.mark.parametrize(
-    ("batch", "message"),
+    ("batch", "axes", "message"),
     [
-        (TOKENS[:8], "a dict without that key, and got an array"),
-        ({"x": TOKENS[:8], "positions": TOKENS[:8]}, "and got one that has it"),
+        (TOKENS[:8], ("batch", "pos"), "a dict without that key, and got an array"),
+        ({"x": TOKENS[:8], "positions": TOKENS[:8]}, ("batch", "pos"), "and got one that has it"),
         (
             {"x": TOKENS[:8, :2]},
-            r"\['x'\]: the array \(batch: 8, pos: 2\) has .* 3\); each process yields whole",
+            ("batch", "pos"),
+            r"\['x'\]: the array \(batch: 8, pos: 2\) .* 3\); each process yields wh",
         ),
-        ({"x": TOKENS[:8, 0]}, "no array of the batch has the axis 'pos' of `positions`"),
+        ({"x": TOKENS[:8, 0]}, "batch", "no array of the batch has the axis 'pos' of `positions`"),
     ],
 )
-def test_batches_that_do_not_fit_positions_are_errors(auto_mesh, batch, message):
-    axes = "batch" if message.startswith("no array") else ("batch", "pos")
+def test_batches_that_do_not_fit_positions_are_errors(auto_mesh, batch, axes, message):
     with pytest.raises(ValueError, match=message):
         next(ShardedLoader([batch], MAPPING, auto_mesh, axes=axes, positions=nym.named([2, 0, 1], "pos")))
 
 
-def test_options_that_do_not_fit_are_errors(auto_mesh):
-    with pytest.raises(TypeError, match=r"yields batches when iterated over, .*; 3 cannot be iterated over"):
-        ShardedLoader(3, MAPPING, auto_mesh)
-    with pytest.raises(ValueError, match="`ShardedLoader` needs a mapping; pass one or"):
-        ShardedLoader([], None, auto_mesh)
-    with pytest.raises(ValueError, match="`ShardedLoader` needs a mesh; set one with"):
-        ShardedLoader([], MAPPING)
-    for value, error, message in ((0, ValueError, "at least 1, not 0"), (1.5, TypeError, "an integer, not 1.5")):
-        with pytest.raises(error, match=f"`prefetch` must be {message}"):
-            ShardedLoader([], MAPPING, auto_mesh, value)
-    with pytest.raises(TypeError, match=r"`axes\['x'\]` is a name, an `Axis`, or a tuple of these, not 3"):
-        ShardedLoader([], MAPPING, auto_mesh, axes={"x": 3})
-    with pytest.raises(ValueError, match="`axes` has axis 'batch' of size 8 and of size 4; an axis has one size"):
-        ShardedLoader([], MAPPING, auto_mesh, axes=[nym.Axis("batch", 8), (nym.Axis("batch", 4), "pos")])
-
-    for positions in (np.arange(3), nym.ones({"pos": 3}), nym.ones({"batch": 8, "pos": 3}, dtype="int32")):
-        with pytest.raises(TypeError, match=r"`positions` is a named array of integers with one axis, as .* not "):
-            ShardedLoader([], MAPPING, auto_mesh, positions=positions)
-    with pytest.raises(ValueError, match="`positions` must have each position from 0 to 2 once, in any order"):
-        ShardedLoader([], MAPPING, auto_mesh, positions=nym.named([0, 1, 3], "pos"))
-
-
 DATA: Any = nym.data  # without types, because every call here is wrong
+NO_POSITIONS = r"`positions` is a named array of integers with one axis, as .* not "
 NO_STATE = "a state of `ShardedLoader` is what its `get_state` returned, a dict with 'batches', not "
-WRONG_CALLS = [
-    (
-        lambda mesh: DATA.ShardedLoader([], mesh, MAPPING),
-        TypeError,
-        r"A mapping goes from names .*, not the mesh \(data",
-    ),
-    (
-        lambda mesh: DATA.ShardedLoader(MAPPING, [], mesh),
-        TypeError,
-        "A mapping goes from names .*, not a list of length",
-    ),
-    (
-        lambda mesh: DATA.ShardedLoader([], MAPPING, 3),
-        TypeError,
-        "`mesh` is a mesh, such as `axonym.create_mesh` returns, not 3",
-    ),
-    (
-        lambda mesh: DATA.ShardedLoader([], MAPPING, mesh, process_local=1),
-        TypeError,
-        "`process_local` must be True or False",
-    ),
-    (
-        lambda mesh: DATA.ShardedLoader([], MAPPING, mesh, drop_remainder="a"),
-        TypeError,
-        "`drop_remainder` must be True",
-    ),
-    (
-        lambda mesh: DATA.ShardedLoader([], MAPPING, mesh, timeout="x"),
-        TypeError,
-        "`timeout` is a number of seconds, not",
-    ),
-    (lambda mesh: DATA.ShardedLoader([], MAPPING, mesh).set_state({"batches": True}), ValueError, NO_STATE),
-    (lambda mesh: DATA.ShardedLoader([], MAPPING, mesh).set_state({"batches": 0, "sizes": 3}), ValueError, NO_STATE),
-    (
-        lambda mesh: DATA.ShardedLoader(Squares(), MAPPING, mesh).set_state({"batches": 0, "source_bytes": "A"}),
-        ValueError,
-        NO_STATE,
-    ),
-    (
-        lambda mesh: DATA.find_local_rows(MAPPING, nym.Axis("batch", 8), mesh),
-        TypeError,
-        "takes an `Axis` with the size",
-    ),
-    (lambda mesh: DATA.find_local_rows(nym.Axis("batch", 8), mesh, MAPPING), TypeError, "A mapping goes from names to"),
-    (
-        lambda mesh: DATA.find_local_rows(nym.Axis("batch", 8), MAPPING, 3),
-        TypeError,
-        "`mesh` is a mesh, such as `axonym.create_mesh` returns, not",
-    ),
+ONE_SIZE = "`axes` has axis 'batch' of size 8 and of size 16; an axis has one size"
+WRONG_OPTIONS = [
+    ({"mapping": None}, ValueError, "`ShardedLoader` needs a mapping; pass one or"),
+    ({"mesh": None}, ValueError, "`ShardedLoader` needs a mesh; set one with"),
+    ({"mesh": 3}, TypeError, "`mesh` is a mesh, such as `axonym.create_mesh` returns, not 3"),
+    ({"batches": 3}, TypeError, "yields batches when iterated over, .*; 3 cannot be iterated over"),
+    ({"batches": MAPPING, "mapping": []}, TypeError, "A mapping goes from names .*, not a list of length"),
+    ({"prefetch": 0}, ValueError, "`prefetch` must be at least 1, not 0"),
+    ({"prefetch": 1.5}, TypeError, "`prefetch` must be an integer, not 1.5"),
+    ({"process_local": 1}, TypeError, "`process_local` must be True or False"),
+    ({"drop_remainder": "a"}, TypeError, "`drop_remainder` must be True"),
+    ({"timeout": "x"}, TypeError, "`timeout` is a number of seconds, not"),
+    ({"axes": {"x": 3}}, TypeError, r"`axes\['x'\]` is a name, an `Axis`, or a tuple of these, not 3"),
+    ({"axes": [Batch, (SIXTEEN, "pos")]}, ValueError, ONE_SIZE),
+    ({"positions": np.arange(3)}, TypeError, NO_POSITIONS),
+    ({"positions": nym.ones({"pos": 3})}, TypeError, NO_POSITIONS),
+    ({"positions": nym.ones({"batch": 8, "pos": 3}, dtype="int32")}, TypeError, NO_POSITIONS),
+    ({"positions": nym.named([0, 1, 3], "pos")}, ValueError, "`positions` must have each position from 0 to 2 once"),
 ]
 
 
-@pytest.mark.parametrize("case", range(len(WRONG_CALLS)))
-def test_wrong_arguments_are_errors_that_name_them(auto_mesh, case):
-    call, error, said = WRONG_CALLS[case]
-    with pytest.raises(error, match=said):
-        call(auto_mesh)
+@pytest.mark.parametrize(("options", "error", "message"), WRONG_OPTIONS)
+def test_options_that_do_not_fit_are_errors(auto_mesh, options, error, message):
+    options = {"batches": [], "mapping": MAPPING, "mesh": auto_mesh, **options}
+    with pytest.raises(error, match=message):
+        DATA.ShardedLoader(options.pop("batches"), options.pop("mapping"), **options)
+
+
+@pytest.mark.parametrize(
+    ("source", "state"),
+    [
+        ([], {"batches": True}),
+        ([], {"batches": 0, "sizes": 3}),
+        (Squares(), {"batches": 0, "source_bytes": "A"}),
+        *(([], state) for state in (None, {"batch": 3}, {"batches": -1}, b"3")),
+    ],
+)
+def test_what_is_no_state_is_refused(auto_mesh, source, state):
+    with pytest.raises(ValueError, match=NO_STATE):
+        DATA.ShardedLoader(source, MAPPING, auto_mesh).set_state(state)
 
 
 @pytest.mark.parametrize("process_local", [True, False])
@@ -519,9 +479,13 @@ def test_a_loader_is_set_back_and_closed_while_threads_read(auto_mesh):
 def test_rows_of_one_process_are_all_rows(mesh):
     rows = nym.data.find_local_rows(nym.Axis("batch", 8), MAPPING)
     assert (rows.index, rows.count, rows.size, rows.positions.tolist()) == (0, 1, 8, [*range(8)])
-    with pytest.raises(TypeError, match="takes an `Axis` with the size of the batch, not 'batch'"):
-        nym.data.find_local_rows("batch", MAPPING)
-    with pytest.raises(ValueError, match="size 6, which is not divisible by mesh axis 'data' of size 4"):
-        nym.data.find_local_rows(nym.Axis("batch", 6), MAPPING)
-    with pytest.raises(ValueError, match="`find_local_rows` needs a mapping"):
-        nym.data.find_local_rows(nym.Axis("batch", 8))
+    for arguments, error, message in (
+        (("batch", MAPPING), TypeError, "takes an `Axis` with the size of the batch, not 'batch'"),
+        ((MAPPING, Batch, mesh), TypeError, "takes an `Axis` with the size"),
+        ((Batch, mesh, MAPPING), TypeError, "A mapping goes from names to"),
+        ((Batch, MAPPING, 3), TypeError, "`mesh` is a mesh, such as `axonym.create_mesh` returns, not"),
+        ((Batch,), ValueError, "`find_local_rows` needs a mapping"),
+        ((nym.Axis("batch", 6), MAPPING), ValueError, "size 6, which is not divisible by mesh axis 'data' of size 4"),
+    ):
+        with pytest.raises(error, match=message):
+            DATA.find_local_rows(*arguments)

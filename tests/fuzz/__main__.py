@@ -1,5 +1,8 @@
 """Runs many random programs: `make fuzz ARGS="--programs 5000"`, or one again with `--kind auto --seed 7`.
 
+Seeds draw other programs once there is another operation. So a program that fails is also printed as a dict: a fault
+that is mended has it in `REGRESSIONS` of `test_fuzz.py`, which `restore` runs again.
+
 With `--attention` it runs as many cases of attention with sharded positions instead.
 """
 
@@ -14,7 +17,7 @@ import jax
 
 from ..compiling import compile_faster
 from .attention import find_attention_problems, make_case
-from .programs import TYPES, find_problems, make_program, make_setting
+from .programs import TYPES, find_problems, make_program, make_setting, print_source
 
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -30,7 +33,8 @@ def run_seed(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, list
     program = make_program(seed)
     for kind in [options.kind] if options.kind else TYPES:
         setting = make_setting(seed, kind, program)
-        yield f"--kind {kind} --seed {seed}", [setting, program], find_problems(program, setting)
+        parts = [setting, program, print_source(program, setting)]
+        yield f"--kind {kind} --seed {seed}", parts, find_problems(program, setting)
 
 
 def main() -> int:

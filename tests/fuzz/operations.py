@@ -5,7 +5,8 @@ not apply. Functions with kinks, such as `maximum`, get no constants that a resu
 """
 
 import inspect
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -29,23 +30,72 @@ class Operation(NamedTuple):
     """Of a traced 1 and the operands, which are named arrays."""
     plain: Callable[..., Plain]
     """Of NumPy or `jax.numpy` and the operands, which are `Plain`."""
+    source: tuple[Any, ...] = ()
+    """The name of the function that made it, and what that function drew."""
 
 
-DRAWS: list[tuple[int, Callable[..., Operation | None]]] = []
-"""For each operation the number of its operands, and the function that draws its arguments."""
+class Again:
+    """Chooses what `Draws` noted before."""
+
+    def __init__(self, noted: Iterable[Any]) -> None:
+        self._noted = iter(noted)
+
+    def choice(self, options: Sequence[Any]) -> Any:
+        noted = next(self._noted, None)
+        for option in options:
+            if getattr(option, "text", option) == noted:
+                return option
+        raise ValueError(f"a stored program has {noted!r} where its operation now draws one of {[*options]}")
+
+    def sample(self, options: Sequence[Any], count: int) -> list[Any]:
+        return [*next(self._noted)]
+
+    def randint(self, least: int, most: int) -> int:
+        return 0  # how many `sample` draws, which knows it
+
+
+class Draws:
+    """Draws the arguments of an operation, and notes them; of a choice between operations it notes the text."""
+
+    def __init__(self, source: Random | Again) -> None:
+        self.noted: list[Any] = []
+        self._source = source
+
+    def choice(self, options: Sequence[Any]) -> Any:
+        option = self._source.choice(options)
+        self.noted.append(getattr(option, "text", option))
+        return option
+
+    def sample(self, options: Sequence[Any], least: int) -> tuple[Any, ...]:
+        """Draws at least so many, in any order."""
+        self.noted.append((*self._source.sample(options, self._source.randint(least, len(options))),))
+        return self.noted[-1]
+
+    def randint(self, least: int, most: int) -> int:
+        return self.choice(range(least, most + 1))
+
+
+DRAWS: dict[str, Callable[..., Operation | None]] = {}
+"""For each operation the function that draws its arguments."""
 
 
 def operation(draw: Callable[..., Operation | None]) -> Callable[..., Operation | None]:
-    DRAWS.append((len(inspect.signature(draw).parameters) - 1, draw))
+    DRAWS[draw.__name__] = draw
     return draw
 
 
-def some(random: Random, sizes: Sizes, least: int = 1) -> tuple[str, ...]:
-    """Returns some of the axes in a random order, at least so many."""
-    return tuple(random.sample([*sizes], random.randint(least, len(sizes))))
+def count_operands(name: str) -> int:
+    return len(inspect.signature(DRAWS[name]).parameters) - 1
 
 
-def unused(random: Random, *operands: Sizes) -> str:
+def make_operation(name: str, source: Random | Again, *sizes: Sizes) -> Operation | None:
+    """Returns an operation with operands of these sizes, or None if it does not apply to them."""
+    draws = Draws(source)
+    made = DRAWS[name](draws, *sizes)
+    return made and made._replace(source=(name, *draws.noted))
+
+
+def unused(random: Draws, *operands: Sizes) -> str:
     return random.choice([name for name in NAMES if not any(name in sizes for sizes in operands)])
 
 
@@ -56,7 +106,7 @@ UNARY = {
 
 
 @operation
-def apply_unary(random: Random, x: Sizes) -> Operation | None:
+def apply_unary(random: Draws, x: Sizes) -> Operation | None:
     name = random.choice(sorted(UNARY))
     if name == "log1p":
         return Operation(
@@ -68,7 +118,7 @@ def apply_unary(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def apply_scalar(random: Random, x: Sizes) -> Operation | None:
+def apply_scalar(random: Draws, x: Sizes) -> Operation | None:
     factor, term = random.choice([-2, 0.5, 3]), random.choice([-0.75, 1])
     return Operation(
         f"x * {factor} + {term}",
@@ -78,7 +128,7 @@ def apply_scalar(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def apply_binary(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+def apply_binary(random: Draws, x: Sizes, y: Sizes) -> Operation | None:
     if not (x.keys() <= y.keys() or y.keys() <= x.keys()):
         return None
     name = random.choice(["add", "subtract", "multiply", "maximum", "minimum", "hypot"])
@@ -88,7 +138,7 @@ def apply_binary(random: Random, x: Sizes, y: Sizes) -> Operation | None:
 
 
 @operation
-def apply_where(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+def apply_where(random: Draws, x: Sizes, y: Sizes) -> Operation | None:
     if not y.keys() <= x.keys():
         return None
     return Operation(
@@ -99,10 +149,10 @@ def apply_where(random: Random, x: Sizes, y: Sizes) -> Operation | None:
 
 
 @operation
-def reduce(random: Random, x: Sizes) -> Operation | None:
+def reduce(random: Draws, x: Sizes) -> Operation | None:
     if not x:
         return None
-    axes = None if random.random() < 0.15 else some(random, x)
+    axes = None if random.choice([True, *6 * [False]]) else random.sample([*x], 1)
     name = random.choice(["sum", "mean", "max", "min", "prod", "var", "std"])
 
     def run(xp: Any, x: Plain) -> Plain:
@@ -117,10 +167,10 @@ def reduce(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def reduce_masked(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+def reduce_masked(random: Draws, x: Sizes, y: Sizes) -> Operation | None:
     if not x or not y.keys() <= x.keys():
         return None
-    axes = some(random, x)
+    axes = random.sample([*x], 1)
 
     def run(xp: Any, x: Plain, y: Plain) -> Plain:
         mask = align(xp, y, x.names) < 0.217
@@ -130,7 +180,7 @@ def reduce_masked(random: Random, x: Sizes, y: Sizes) -> Operation | None:
 
 
 @operation
-def apply_softmax(random: Random, x: Sizes) -> Operation | None:
+def apply_softmax(random: Draws, x: Sizes) -> Operation | None:
     if not x:
         return None
     axis, name = random.choice([*x]), random.choice(["softmax", "log_softmax", "logsumexp"])
@@ -146,7 +196,7 @@ def apply_softmax(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def accumulate(random: Random, x: Sizes) -> Operation | None:
+def accumulate(random: Draws, x: Sizes) -> Operation | None:
     if not x:
         return None
     axis, name = random.choice([*x]), random.choice(["cumsum", "cumprod"])
@@ -158,33 +208,32 @@ def accumulate(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def apply_dot(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+def apply_dot(random: Draws, x: Sizes, y: Sizes) -> Operation | None:
     common = [name for name in x if name in y]
     if not common:
         return None
-    axes = tuple(random.sample(common, random.randint(1, len(common))))
+    axes = random.sample(common, 1)
     rest = [name for name in {**x, **y} if name not in axes]
-    way = random.choice(["dot", "out_axes", "einsum"])
-    random.shuffle(rest)
+    way, rest = random.choice(["dot", "out_axes", "einsum"]), random.sample(rest, len(rest))
     left, right, out = " ".join(x), " ".join(y), " ".join(rest)
     named = {
         "dot": lambda one, x, y: nym.dot(x, y, axis=axes),
-        "out_axes": lambda one, x, y: nym.dot(x, y, axis=axes, out_axes=tuple(rest)),
+        "out_axes": lambda one, x, y: nym.dot(x, y, axis=axes, out_axes=rest),
         "einsum": lambda one, x, y: nym.einsum(f"{{{left}}}, {{{right}}} -> {out}", x, y),
     }[way]
     return Operation(f"{way} over {axes} to {rest}", named, lambda xp, x, y: contract(xp, x, y, axes))
 
 
 @operation
-def apply_outer(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+def apply_outer(random: Draws, x: Sizes, y: Sizes) -> Operation | None:
     if x.keys() & y.keys() or not x or not y:
         return None
     return Operation("dot(axis=())", lambda one, x, y: nym.dot(x, y, axis=()), lambda xp, x, y: contract(xp, x, y, ()))
 
 
 @operation
-def apply_rearrange(random: Random, x: Sizes) -> Operation | None:
-    order = some(random, x, len(x))
+def apply_rearrange(random: Draws, x: Sizes) -> Operation | None:
+    order = random.sample([*x], len(x))
     way = random.choice(["tuple", "rest", "expression"])
     if way == "rest" and order:
         return Operation(
@@ -199,7 +248,7 @@ def apply_rearrange(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def apply_rename(random: Random, x: Sizes) -> Operation | None:
+def apply_rename(random: Draws, x: Sizes) -> Operation | None:
     if not x:
         return None
     old, new = random.choice([*x]), unused(random, x)
@@ -211,10 +260,10 @@ def apply_rename(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def flatten(random: Random, x: Sizes) -> Operation | None:
+def flatten(random: Draws, x: Sizes) -> Operation | None:
     if len(x) < 2:
         return None
-    axes, new = some(random, x, 2), random.choice([*x, unused(random, x)])
+    axes, new = random.sample([*x], 2), random.choice([*x, unused(random, x)])
     if new in x and new not in axes:
         return None
 
@@ -231,7 +280,7 @@ def flatten(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def unflatten(random: Random, x: Sizes) -> Operation | None:
+def unflatten(random: Draws, x: Sizes) -> Operation | None:
     axis = random.choice([*x]) if x else ""
     if x.get(axis, 1) % 2 or x[axis] < 4:
         return None
@@ -250,122 +299,95 @@ def unflatten(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def get_elements(random: Random, x: Sizes) -> Operation | None:
+def get_elements(random: Draws, x: Sizes) -> Operation | None:
     if not x:
         return None
     axis = random.choice([*x])
-    size = x[axis]
-    at = random.randrange(size)
-    positions = [random.randrange(size) for _ in range(random.choice([2, 4]))]
-    new = unused(random, x)
+    size, new = x[axis], unused(random, x)
+    at = random.randint(0, size - 1)
+    positions = [random.randint(0, size - 1) for _ in range(random.choice([2, 4]))]
     step = slice(at, None, random.choice([1, 2]))
     start, length = random.randint(-1, size), random.randint(1, size)
-    inside = min(max(start, 0), size - length)
-    reached = [min(max(start, 0) + place, size - 1) for place in range(length)]
-
-    def take(xp: Any, x: Plain, where: Any, name: str = axis) -> Plain:
-        dim = x.names.index(axis)
-        return Plain(xp.take(x.array, np.asarray(where), axis=dim), (*x.names[:dim], name, *x.names[dim + 1 :]))
+    inside, first = min(max(start, 0), size - length), max(start, 0)
 
     def pick(one: Any, where: Any) -> Any:
         return jnp.asarray(where, jnp.int32) * one
 
-    return random.choice(
-        [
-            Operation(f"x[{axis!r}, {at}]", lambda one, x: x[axis, at], lambda xp, x: get_row(xp, x, axis, at)),
-            Operation(
-                f"x[{axis!r}, traced {at}]",
-                lambda one, x: x[axis, pick(one, at)],
-                lambda xp, x: get_row(xp, x, axis, at),
-            ),
-            Operation(
-                f"x[{axis!r}, {step}]", lambda one, x: x[axis, step], lambda xp, x: take(xp, x, range(size)[step])
-            ),
-            Operation(
-                f"x[{axis!r}, {positions}]", lambda one, x: x[axis, positions], lambda xp, x: take(xp, x, positions)
-            ),
-            Operation(
-                f"x[{axis!r}, named {positions} along {new!r}]",
-                lambda one, x: x[axis, nym.named(pick(one, positions), new)],
-                lambda xp, x: take(xp, x, positions, new),
-            ),
-            Operation(
-                f"take({axis!r}, named {positions} along {new!r})",
-                lambda one, x: nym.take(x, axis, nym.named(jnp.asarray(positions), new)),
-                lambda xp, x: take(xp, x, positions, new),
-            ),
-            Operation(
-                f"x[{axis!r}, ds({inside}, {length})]",
-                lambda one, x: x[axis, nym.ds(inside, length)],
-                lambda xp, x: take(xp, x, range(inside, inside + length)),
-            ),
-            Operation(
-                f"x[{axis!r}, ds(traced {max(start, 0)}, {length})]",
-                lambda one, x: x[axis, nym.ds(pick(one, max(start, 0)), length)],
-                lambda xp, x: take(xp, x, reached),
-            ),
-            Operation(
-                f"slice({axis!r}, start={inside}, length={length})",
-                lambda one, x: nym.slice(x, axis, start=pick(one, inside), length=length),
-                lambda xp, x: take(xp, x, range(inside, inside + length)),
-            ),
-        ]
-    )
+    # For each index, how it is made of a traced 1, and which positions it has; those along a new axis are named.
+    indices: dict[str, tuple[Callable[[Any], Any], Any]] = {
+        f"{at}": (lambda one: at, at),
+        f"traced {at}": (lambda one: pick(one, at), at),
+        f"{step}": (lambda one: step, range(size)[step]),
+        f"{positions}": (lambda one: positions, positions),
+        f"named {positions} along {new!r}": (lambda one: nym.named(pick(one, positions), new), positions),
+        f"ds({inside}, {length})": (lambda one: nym.ds(inside, length), range(inside, inside + length)),
+        f"ds(traced {first}, {length})": (
+            lambda one: nym.ds(pick(one, first), length),
+            [min(first + place, size - 1) for place in range(length)],
+        ),
+    }
+    text = random.choice([*indices])
+    others = {"named": "take", f"ds({inside},": "slice"}  # functions that do the same
+    way = random.choice(["x", others.get(text.split(" ")[0], "x")])
+    make, chosen = indices[text]
+
+    def named(one: Any, x: Any) -> Any:
+        if way == "slice":
+            return nym.slice(x, axis, start=pick(one, inside), length=length)
+        return nym.take(x, axis, make(one)) if way == "take" else x[axis, make(one)]
+
+    def run(xp: Any, x: Plain) -> Plain:
+        if isinstance(chosen, int):
+            return get_row(xp, x, axis, chosen)
+        name = new if text[0] == "n" else axis
+        names = tuple(name if label == axis else label for label in x.names)
+        return Plain(xp.take(x.array, np.asarray(chosen), axis=x.names.index(axis)), names)
+
+    return Operation(f"{way}[{axis!r}, {text}]", named, run)
 
 
 @operation
-def update_elements(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+def update_elements(random: Draws, x: Sizes, y: Sizes) -> Operation | None:
     if not x or not y.keys() < x.keys():
         return None
     axis = random.choice([name for name in x if name not in y])
     size = x[axis]
     way = random.choice(["set", "add", "multiply"])
-    at = random.randrange(size)
-    start, length = random.randrange(size + 1), random.randint(1, size)
-    chosen = random.sample(range(size), random.randint(1, size))
-    combine = {
-        "set": lambda old, new: old * 0 + new,
-        "add": lambda old, new: old + new,
-        "multiply": lambda old, new: old * new,
-    }[way]
-
-    def update(positions: Any) -> Callable[..., Plain]:
-        def run(xp: Any, x: Plain, y: Plain) -> Plain:
-            value = align(xp, y, x.without(axis))
-            return update_rows(xp, x, axis, positions, lambda row, place: combine(row, value))
-
-        return run
-
-    def named(where: Callable[[Any], Any]) -> Callable[..., Any]:
-        options = {"unique_indices": True} if way == "multiply" else {}  # JAX's gradient needs it
-        return lambda one, x, y: getattr(x.at[axis, where(one)], way)(y, **options)
-
+    at, start, length = random.randint(0, size - 1), random.randint(0, size), random.randint(1, size)
+    several = [*random.sample(range(size), 1)]
     inside = min(start, size - length)
-    return random.choice(
-        [
-            Operation(f"x.at[{axis!r}, {at}].{way}(y)", named(lambda one: at), update([at])),
-            Operation(f"x.at[{axis!r}, traced {at}].{way}(y)", named(lambda one: at * one), update([at])),
-            Operation(f"x.at[{axis!r}, {chosen}].{way}(y)", named(lambda one: chosen), update(chosen)),
-            Operation(f"x.at[{axis!r}, {at}:].{way}(y)", named(lambda one: slice(at, None)), update(range(at, size))),
-            Operation(
-                f"x.at[{axis!r}, ds({inside}, {length})].{way}(y)",
-                named(lambda one: nym.ds(inside, length)),
-                update(range(inside, inside + length)),
-            ),
-            Operation(
-                f"x.at[{axis!r}, ds(traced {start}, {length})].{way}(y)",
-                named(lambda one: nym.ds(start * one, length)),
-                update(range(start, min(start + length, size))),
-            ),
-        ]
+    indices: dict[str, tuple[Callable[[Any], Any], Sequence[int]]] = {
+        f"{at}": (lambda one: at, [at]),
+        f"traced {at}": (lambda one: at * one, [at]),
+        f"{several}": (lambda one: several, several),
+        f"{at}:": (lambda one: slice(at, None), range(at, size)),
+        f"ds({inside}, {length})": (lambda one: nym.ds(inside, length), range(inside, inside + length)),
+        f"ds(traced {start}, {length})": (
+            lambda one: nym.ds(start * one, length),
+            range(start, min(start + length, size)),
+        ),
+    }
+    text = random.choice([*indices])
+    make, chosen = indices[text]
+    options = {"unique_indices": True} if way == "multiply" else {}  # JAX's gradient needs it
+    combine = {"set": lambda old, new: old * 0 + new, "add": operator.add, "multiply": operator.mul}[way]
+
+    def run(xp: Any, x: Plain, y: Plain) -> Plain:
+        value = align(xp, y, x.without(axis))
+        return update_rows(xp, x, axis, chosen, lambda row, place: combine(row, value))
+
+    return Operation(
+        f"x.at[{axis!r}, {text}].{way}(y)",
+        lambda one, x, y: getattr(x.at[axis, make(one)], way)(y, **options),
+        run,
     )
 
 
 @operation
-def apply_scan(random: Random, x: Sizes) -> Operation | None:
+def apply_scan(random: Draws, x: Sizes) -> Operation | None:
     if not x:
         return None
-    axis, reverse = random.choice([*x]), random.random() < 0.5
+    axis, reverse = random.choice([*x]), random.choice([False, True])
     way = random.choice(["scan", "carry", "fold", "map"])
 
     def step(carry: Any, row: Any) -> Any:
@@ -394,7 +416,7 @@ def apply_scan(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def apply_vmap(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+def apply_vmap(random: Draws, x: Sizes, y: Sizes) -> Operation | None:
     common = [name for name in x if name in y]
     if not common:
         return None
@@ -414,7 +436,7 @@ def apply_vmap(random: Random, x: Sizes, y: Sizes) -> Operation | None:
 
 
 @operation
-def apply_grad(random: Random, x: Sizes) -> Operation | None:
+def apply_grad(random: Draws, x: Sizes) -> Operation | None:
     return Operation(
         "grad(sum(sin(x) ** 2))",
         lambda one, x: nym.grad(lambda x: (nym.sin(x) ** 2).sum())(x),
@@ -423,7 +445,7 @@ def apply_grad(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def join(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+def join(random: Draws, x: Sizes, y: Sizes) -> Operation | None:
     if x.keys() != y.keys() or x != y:
         return None
     way = random.choice(["stack", "concatenate"])
@@ -441,7 +463,7 @@ def join(random: Random, x: Sizes, y: Sizes) -> Operation | None:
 
 
 @operation
-def take_apart(random: Random, x: Sizes) -> Operation | None:
+def take_apart(random: Draws, x: Sizes) -> Operation | None:
     axis = random.choice([*x]) if x else ""
     size = x.get(axis, 1)
     if size % 2:
@@ -468,7 +490,7 @@ def take_apart(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def extend(random: Random, x: Sizes) -> Operation | None:
+def extend(random: Draws, x: Sizes) -> Operation | None:
     if not x:
         return None
     axis, times = random.choice([*x]), random.randint(1, 3)
@@ -503,7 +525,7 @@ def extend(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def apply_sort(random: Random, x: Sizes) -> Operation | None:
+def apply_sort(random: Draws, x: Sizes) -> Operation | None:
     if not x:
         return None
     axis, way = random.choice([*x]), random.choice(["sort", "argsort", "top_k", "median"])
@@ -526,7 +548,7 @@ def apply_sort(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def transform(random: Random, x: Sizes) -> Operation | None:
+def transform(random: Draws, x: Sizes) -> Operation | None:
     axis = random.choice([*x]) if x else ""
     size = x.get(axis, 1)
     if size < 2:
@@ -546,7 +568,7 @@ def transform(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def create(random: Random, x: Sizes) -> Operation | None:
+def create(random: Draws, x: Sizes) -> Operation | None:
     axis, size = random.choice([*x.items()]) if x else ("a", 4)
     way = random.choice(["ones", "full", "arange", "linspace"])
     named = {
@@ -569,10 +591,10 @@ def create(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def apply_triangle(random: Random, x: Sizes) -> Operation | None:
+def apply_triangle(random: Draws, x: Sizes) -> Operation | None:
     if len(x) < 2:
         return None
-    first, second = some(random, x, 2)[:2]
+    first, second = random.sample([*x], 2)[:2]
     way = random.choice(["tril", "triu", "trace"])
 
     def run(xp: Any, x: Plain) -> Plain:
@@ -587,7 +609,7 @@ def apply_triangle(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def apply_lifted(random: Random, x: Sizes) -> Operation | None:
+def apply_lifted(random: Draws, x: Sizes) -> Operation | None:
     if not x:
         return None
     axis = random.choice([*x])
@@ -599,5 +621,5 @@ def apply_lifted(random: Random, x: Sizes) -> Operation | None:
 
 
 @operation
-def constrain(random: Random, x: Sizes) -> Operation | None:
+def constrain(random: Draws, x: Sizes) -> Operation | None:
     return Operation("auto_sharded", lambda one, x: nym.auto_sharded(x), lambda xp, x: x)

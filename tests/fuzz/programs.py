@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import pprint
 import traceback
 from collections.abc import Sequence
 from random import Random
@@ -15,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import axonym as nym
 
-from .operations import DRAWS, NAMES, Operation
+from .operations import DRAWS, NAMES, Again, Operation, count_operands, make_operation
 from .plain import Plain, transpose
 
 
@@ -39,6 +40,8 @@ class Program:
     inputs: tuple[Plain, ...]
     steps: tuple[tuple[Operation, tuple[int, ...]], ...]
     outputs: tuple[int, ...]
+    seed: int = 0
+    """The values of the inputs are drawn from it."""
 
     def __str__(self) -> str:
         lines = [f"v{at} = {dict(x.sizes)}" for at, x in enumerate(self.inputs)]
@@ -98,11 +101,9 @@ class Setting(NamedTuple):
 
 def make_program(seed: int, steps: int = 5) -> Program:
     """Returns the program of a seed."""
-    random, values = Random(seed), np.random.default_rng(seed)
-    inputs = []
-    for _ in range(random.randint(1, 3)):
-        names = random.sample([*SIZES], random.choice([1, 2, 2, 3]))
-        inputs.append(Plain(values.uniform(-1.5, 1.5, [SIZES[name] for name in names]), tuple(names)))
+    random = Random(seed)
+    names = [random.sample([*SIZES], random.choice([1, 2, 2, 3])) for _ in range(random.randint(1, 3))]
+    inputs = make_inputs(seed, [{name: SIZES[name] for name in some} for some in names])
     found: list[Plain] = [*inputs]
     chosen: list[tuple[Operation, tuple[int, ...]]] = []
     while len(chosen) < steps:
@@ -114,7 +115,12 @@ def make_program(seed: int, steps: int = 5) -> Program:
             else:
                 found.pop()
     last = len(found) - 1
-    return Program((*inputs,), (*chosen,), tuple(dict.fromkeys([last, random.randint(len(inputs), last)])))
+    return Program(inputs, (*chosen,), tuple(dict.fromkeys([last, random.randint(len(inputs), last)])), seed)
+
+
+def make_inputs(seed: int, sizes: Sequence[dict[str, int]]) -> tuple[Plain, ...]:
+    values = np.random.default_rng(seed)
+    return tuple(Plain(values.uniform(-1.5, 1.5, [*axes.values()]), (*axes,)) for axes in sizes)
 
 
 def make_setting(seed: int, kind: str, program: Program) -> Setting:
@@ -127,14 +133,44 @@ def make_setting(seed: int, kind: str, program: Program) -> Setting:
     return Setting(types, mapping, "error" if fits else "replicate", random.random() < 0.85)
 
 
+def print_source(program: Program, setting: Setting) -> str:
+    """Returns a program and its setting as a dict of numbers, texts and tuples, from which `restore` makes them."""
+    source = {
+        "seed": program.seed,
+        "inputs": tuple(x.sizes for x in program.inputs),
+        "steps": tuple((operands, *step.source) for step, operands in program.steps),
+        "outputs": program.outputs,
+        **setting._asdict(),
+        "types": tuple(kind.name for kind in setting.types),
+    }
+    return pprint.pformat(source, width=120, sort_dicts=False)
+
+
+def restore(source: dict[str, Any]) -> tuple[Program, Setting]:
+    """Returns the program and the setting that `print_source` has printed, whatever seeds draw since."""
+    inputs = make_inputs(source["seed"], source["inputs"])
+    found: list[Plain] = [*inputs]
+    steps: list[tuple[Operation, tuple[int, ...]]] = []
+    for operands, name, *arguments in source["steps"]:
+        values = [found[at] for at in operands]
+        step = make_operation(name, Again(arguments), *(x.sizes for x in values))
+        assert step is not None and step.source == (name, *arguments), f"{name} of {arguments} is {step} now"
+        steps.append((step, operands))
+        found.append(step.plain(np, *values))
+    setting = Setting(**{field: source[field] for field in Setting._fields})
+    setting = setting._replace(types=tuple(AxisType[name] for name in setting.types))
+    return Program(inputs, (*steps,), source["outputs"], source["seed"]), setting
+
+
 def draw_step(random: Random, found: list[Plain]) -> tuple[Operation, tuple[int, ...]] | None:
     """Returns an operation with its operands, of which late results are more likely; None if it does not apply."""
-    count, draw = random.choice(DRAWS)
+    name = random.choice([*DRAWS])
+    count = count_operands(name)
     for _ in range(10):  # most pairs of operands do not fit most operations
         operands = tuple(min(len(found) - 1, int(random.triangular(0, len(found), len(found)))) for _ in range(count))
         sizes = [found[at].sizes for at in operands]
         if all(sizes[0].get(name, size) == size for other in sizes[1:] for name, size in other.items()):
-            drawn = draw(random, *sizes)
+            drawn = make_operation(name, random, *sizes)
             if drawn is not None:
                 return drawn, operands
     return None

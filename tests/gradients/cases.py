@@ -1,7 +1,7 @@
 """Functions of named arrays with their arguments, whose gradients are compared on meshes and on one device."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,6 +19,7 @@ SIZES = {
     **{"vocab": 8, "experts": 4, "token": 8, "height": 8, "width": 4, "layers": 2},
 }
 TOLERANCE = 1e-4
+KINDS = AxisType.Auto, AxisType.Explicit
 
 
 def axis(name: str) -> nym.Axis:
@@ -41,6 +42,8 @@ class Case(NamedTuple):
     arguments: tuple[Any, ...]
     """The axes of an array to be drawn, or a function that makes a layer from a key."""
     note: str = ""
+    is_thorough: bool = False
+    """Whether each night is often enough, since it takes long or resembles another case."""
 
     def __str__(self) -> str:
         return f"{self.names} {self.note}".strip()
@@ -97,26 +100,49 @@ def _add_up(x: nym.NamedArray) -> Any:
     return (x * nym.named(jnp.asarray(weights), x.names)).sum().scalar()
 
 
-def find_differences(cases: list[Case], axis_types: Sequence[AxisType]) -> list[str]:
-    """Returns where results or gradients on meshes differ from those on one device, for each case and mapping."""
+Placements = list[tuple[int, nym.AxisMapping]]
+"""Numbers of cases, and mappings that shard their arguments."""
+
+
+def list_placements(cases: list[Case], *, is_thorough: bool) -> dict[AxisType, Placements]:
+    """Returns what is computed on each kind of mesh: all cases by all mappings, or each on one of the two by one."""
+    mappings = [list_mappings(case) for case in cases]
+    if is_thorough:
+        placements = [(number, mapping) for number, some in enumerate(mappings) for mapping in some]
+        return {kind: placements for kind in KINDS}
+    chosen = [(number, some[1:] or some) for number, some in enumerate(mappings)]  # that shard two axes if there are
+    placements = [(number, some[number // 2 % len(some)]) for number, some in chosen]
+    return {kind: placements[first::2] for first, kind in enumerate(KINDS)}
+
+
+def find_differences(cases: list[Case], *, is_thorough: bool = True) -> list[str]:
+    """Returns where results or gradients on meshes differ from those on one device, for each case and mapping.
+
+    What is not computed on a mesh of Explicit axes is at least traced there, which finds errors in types.
+    """
     arguments = [case.make_arguments() for case in cases]
 
     def compute_on_device(arguments: list[Any]) -> list[Any]:
         return [compute(*pair) for pair in zip(cases, arguments, strict=True)]
 
     expected = jax.device_get(jax.jit(compute_on_device)(arguments))
+    placements = list_placements(cases, is_thorough=is_thorough)
     problems = []
-    for axis_type in axis_types:
-        mesh = jax.make_mesh((2, 2, 2), ("data", "model", "unused"), axis_types=(axis_type,) * 3)
+    for kind in KINDS:
+        mesh = jax.make_mesh((2, 2, 2), ("data", "model", "unused"), axis_types=(kind,) * 3)
         with jax.set_mesh(mesh):
-            problems += [f"{axis_type.name}: {problem}" for problem in _find_differences(cases, arguments, expected)]
+            found = _find_differences(cases, placements[kind], arguments, expected)
+            if kind == AxisType.Explicit and not is_thorough:
+                found += _find_differences(cases, placements[AxisType.Auto], arguments, None)
+            problems += [f"{kind.name}: {problem}" for problem in found]
     return problems
 
 
-def _find_differences(cases: list[Case], arguments: list[Any], expected: list[Any]) -> list[str]:
-    """Computes all cases by all their mappings in one program."""
+def _find_differences(
+    cases: list[Case], placements: Placements, arguments: list[Any], expected: list[Any] | None
+) -> list[str]:
+    """Computes cases by mappings in one program, or only traces it if nothing is expected."""
     problems: list[str] = []
-    placements = [(number, mapping) for number, case in enumerate(cases) for mapping in list_mappings(case)]
 
     def compute_mapped(number: int, mapping: nym.AxisMapping, values: list[Any]) -> Any:
         try:
@@ -125,11 +151,15 @@ def _find_differences(cases: list[Case], arguments: list[Any], expected: list[An
         except Exception as error:
             problems.append(f"{cases[number]} by {mapping}: {type(error).__name__}: {error}")
 
+    @jax.jit
     def compute_on_mesh(arguments: list[Any]) -> list[Any]:
         return [compute_mapped(*placement, values) for placement, values in zip(placements, arguments, strict=True)]
 
     sharded = [nym.shard(arguments[number], mapping) for number, mapping in placements]
-    found = jax.device_get(jax.jit(compute_on_mesh)(sharded))
+    if expected is None:
+        compute_on_mesh.trace(sharded)
+        return problems
+    found = jax.device_get(compute_on_mesh(sharded))
     for (number, mapping), computed in zip(placements, found, strict=True):
         for what, *pair in zip(("result", "gradient"), computed or ((), ()), expected[number], strict=True):
             for place, (x, y) in enumerate(zip(*pair, strict=computed is not None)):

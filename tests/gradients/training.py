@@ -132,46 +132,66 @@ def _stack_layers(leaf: Any) -> Any:
 
 
 class Way(NamedTuple):
-    """A transformation, the mapping of its axis, and the types of the mesh axes on a mesh of both types."""
+    """A transformation and where its gradients are compared."""
 
     transform: Callable[[Problem, list[Any], list[Any]], Any]
     entries: dict[str, str]
+    """The mapping of its axis."""
     mixed_types: tuple[AxisType, AxisType, AxisType]
+    """The types of the mesh axes on a mesh of both types."""
+    kind: str
+    """The kind of mesh that is not left to the night."""
+    layers: tuple[str, ...]
+    """How the names of the layers begin that are compared there."""
 
 
+LINEAR, CONV, EXPERTS, FUSED = "nn.Linear", "nn.Conv {", "nn.MixtureOfExperts with", "nn.fused_cross_entropy"
+ALONE, EXAMPLES = "nn.RmsNorm", "nn.BatchNorm"
 WAYS = {
-    "microbatch": Way(accumulate, {}, (AUTO, AUTO, EXPLICIT)),
-    "reduce once": Way(reduce_once, {}, (AUTO, EXPLICIT, AUTO)),
-    "vmap": Way(map_over_inputs, {Ensemble.name: "replica"}, (EXPLICIT, AUTO, EXPLICIT)),
-    "diloco": Way(train_replicas, {"replica": "replica"}, (AUTO, EXPLICIT, AUTO)),
-    "pipeline": Way(run_stages, {Depth.name: "replica"}, (EXPLICIT, AUTO, AUTO)),
+    "microbatch": Way(accumulate, {}, (AUTO, AUTO, EXPLICIT), "mixed", (LINEAR, EXAMPLES, FUSED)),
+    "reduce once": Way(reduce_once, {}, (AUTO, EXPLICIT, AUTO), "Explicit", (LINEAR, CONV, EXPERTS, FUSED)),
+    "vmap": Way(
+        map_over_inputs,
+        {Ensemble.name: "replica"},
+        (EXPLICIT, AUTO, EXPLICIT),
+        "Explicit",
+        (LINEAR, "nn.Embedding unembed", ALONE, CONV, "nn.dot_product_attention grouped"),
+    ),
+    "diloco": Way(
+        train_replicas,
+        {"replica": "replica"},
+        (AUTO, EXPLICIT, AUTO),
+        "Explicit",
+        (LINEAR, CONV, EXPERTS, FUSED),
+    ),
+    "pipeline": Way(run_stages, {Depth.name: "replica"}, (EXPLICIT, AUTO, AUTO), "Auto", (LINEAR, ALONE)),
 }
 DROPPED = "overlapping", "apart", "dilation", "circular", "stride"
 """Variants of layers that take long to compile."""
-PIPELINE = "nn.Linear", "nn.Embedding unembed", "nn.RmsNorm", "nn.MixtureOfExperts with"
+PIPELINE = LINEAR, "nn.Embedding unembed", ALONE, EXPERTS
 """Those that are layers of a pipeline, which takes longest to compile."""
-
-
-def list_problems(way: str) -> list[Problem]:
-    cases = [case for name, group in layers.GROUPS.items() if name != "losses" for case in group] + [LOSS]
-    problems: list[Problem] = []
-    for case in cases:
-        text = str(case)
-        if not any(word in text for word in DROPPED) and not text.startswith(NOT_DIVISIBLE):
-            problem = Problem(case)
-            is_possible = problem.parameters and problem.examples and (way, text) not in FAILS_ON_ONE_DEVICE
-            if is_possible and (way != "pipeline" or text.startswith(PIPELINE)):
-                problems.append(problem)
-    return problems
-
-
 FAILS_ON_ONE_DEVICE = {("vmap", "nn.MixtureOfExperts nn.MixtureMetrics")}
 """Which JAX cannot compute either; `docs/mixture-of-experts.md` says so."""
 
 
+def list_problems(way: str, *, is_thorough: bool) -> list[Problem]:
+    """Returns all layers that can be computed this way, or those that are compared more often than each night."""
+    cases = [case for name, group in layers.GROUPS.items() if name != "losses" for case in group] + [LOSS]
+    begins = WAYS[way].layers if not is_thorough else PIPELINE if way == "pipeline" else ("",)
+    problems: list[Problem] = []
+    for case in cases:
+        text = str(case)
+        is_left_out = any(word in text for word in DROPPED) or text.startswith(NOT_DIVISIBLE)
+        if text.startswith(begins) and not is_left_out and (way, text) not in FAILS_ON_ONE_DEVICE:
+            problem = Problem(case)
+            if problem.parameters and problem.examples:
+                problems.append(problem)
+    return problems
+
+
 def find_problems(way: str, axis_types: tuple[AxisType, ...], problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
     """Yields a problem, and how its gradients on a mesh differ from those on one device or which error it raises."""
-    transform, entries, _ = WAYS[way]
+    transform, entries, *_ = WAYS[way]
     arguments = [(problem.parameters, problem.examples) for problem in problems]
 
     @eqx.filter_jit

@@ -34,7 +34,8 @@ def describe(result: Any) -> Any:
     if hasattr(result, "array"):
         return [[f"{axis.name}: {axis.size}" for axis in result.axes], describe(result.array)]
     if isinstance(result, jax.Array | np.ndarray):
-        values = np.asarray(result.astype(complex) if jnp.issubdtype(result.dtype, jnp.inexact) else result)
+        values = np.asarray(result)  # and convert in NumPy, which compiles nothing
+        values = values.astype(complex) if jnp.issubdtype(result.dtype, jnp.inexact) else values
         parts = np.stack([values.real, values.imag], -1).round(3) if np.iscomplexobj(values) else values
         return [str(result.dtype), parts.ravel()[:60].tolist()]
     return repr(result)

@@ -16,6 +16,7 @@ import axonym as nym
 import axonym.haliax as hax
 
 from ..comparing import allclose
+from ..refusals import refusal
 
 
 Batch, Pos, Embed, Mlp = hax.make_axes(batch=8, pos=4, embed=6, mlp=10)
@@ -53,25 +54,23 @@ def test_model_trains_on_a_mesh(mesh, getkey):
 
         @hax.named_jit(axis_resources=MAPPING)
         def step(blocks, x):
-            grads = eqx.filter_grad(lambda blocks: hax.mean(array=blocks.fold(x) ** 2).scalar())(blocks)
-            return eqx.apply_updates(blocks, jax.tree.map(lambda g: -0.1 * g, grads))
+            def compute_loss(blocks):
+                out = blocks.fold(x)
+                return hax.mean(array=out**2).scalar(), out
 
-        new = step(blocks, x)
-        assert is_ours(new) and is_ours(blocks.fold(x))
+            (loss, out), grads = eqx.filter_value_and_grad(compute_loss, has_aux=True)(blocks)
+            return eqx.apply_updates(blocks, jax.tree.map(lambda g: -0.1 * g, grads)), loss, out
+
+        new, loss, out = step(blocks, x)
+        assert is_ours(new) and is_ours(out)
         assert new.stacked.up.weight.array.sharding.spec[1] == "model"
-        assert float(hax.mean(new.fold(x) ** 2).array) < float(hax.mean(blocks.fold(x) ** 2).array)
+        assert float(step(new, x)[1]) < float(loss)
 
 
 def test_layers_are_named_by_their_fields():
     block, x = Block.init(Embed, Mlp, key=jax.random.key(0)), hax.ones(Embed)
     text = jax.make_jaxpr(block)(x).pretty_print(name_stack=True)
     assert all(path in text for path in ("Block/norm/", "Block/up/Linear/dot(embed -> mlp)", "Block/down/Linear/dot("))
-
-
-def test_dropout_checks_its_probability():
-    with pytest.raises(ValueError, match=r"`pdrop` must be at least 0 and at most 1, not 1\.5"):
-        hax.nn.Dropout(1.5)
-    assert hax.nn.Dropout().pdrop == 0.5
 
 
 def test_operations_keep_the_class_of_arrays():
@@ -94,11 +93,10 @@ def test_dataclasses_replace_gives_an_array_other_values():
     assert dataclasses.replace(x, array=2 * x.array).sum().item() == 96
     renamed = dataclasses.replace(x, axes=("one", "two"))
     assert renamed.axis_names == ("one", "two")
-    with pytest.raises(ValueError, match="has 1 axes, 2 are named"):
-        dataclasses.replace(x, array=x.array[0])
 
 
-def test_signatures_show_the_names_of_haliax():
+def test_signatures_show_the_names_and_defaults_of_haliax():
+    assert hax.nn.Dropout().pdrop == 0.5
     assert next(iter(inspect.signature(hax.sum).parameters)) == "array"
     assert list(inspect.signature(hax.add).parameters) == ["a", "b"]
     assert list(inspect.signature(hax.named).parameters) == ["a", "axis"]
@@ -109,16 +107,6 @@ def test_unknown_names_are_errors():
     for module in (hax, hax.core, hax.random):
         with pytest.raises(AttributeError, match=rf"module '{module.__name__}' has no attribute 'softmacks'"):
             module.softmacks  # noqa: B018
-
-
-def test_wrapped_functions_check_axes():
-    x = hax.ones({"a": 2, "b": 3})
-    with pytest.raises(ValueError, match="`argmax` takes one axis, 2 were given"):
-        hax.wrap_reduction_call(jnp.argmax, x, ("a", "b"), single_axis_only=True)
-    with pytest.raises(ValueError, match="`argmax` takes no `where`; select the elements before"):
-        hax.wrap_reduction_call(jnp.argmax, x, "a", x > 0, supports_where=False)
-    with pytest.raises(ValueError, match=r"no axis 'c' in \(a: 2, b: 3\)"):
-        hax.wrap_axiswise_call(jnp.cumsum, x, "c", single_axis_only=True)
 
 
 def test_modules_and_functions_of_one_name():
@@ -221,8 +209,6 @@ def test_checkpoint_policies_by_name():
     policy = hax.ScanCheckpointPolicy.from_bool_or_str
     assert policy(False).disable and policy("nested").nested and not policy("full").save_carries
     assert policy("save_all").checkpoint("carry", "input", jnp.sin)(0.0) == 0.0
-    with pytest.raises(ValueError, match="a checkpoint policy is a boolean or one of offload"):
-        policy("sometimes")
 
 
 def test_simple_policies_may_be_nested():
@@ -250,12 +236,6 @@ def test_einsum_takes_the_sharding_of_its_result():
         x, y = hax.ones({"a": 2, "b": 3}), hax.ones({"b": 3, "c": 4})
         product = hax.einsum("a b, b c -> a c", x, y, out_sharding=jax.P(None, "data"))
     assert product.array.sharding.spec == jax.P(None, "data") and product.sum().item() == 24
-
-
-def test_a_scan_over_layers_that_return_no_pair_is_refused():
-    for kind in (hax.nn.Stacked, hax.nn.BlockSeq):
-        with pytest.raises(ValueError, match="a layer applied by `scan` must return a pair"):
-            kind.init(hax.Axis("layers", 2), hax.nn.RmsNorm)(Embed).scan(hax.ones(Embed))
 
 
 @pytest.mark.parametrize(
@@ -335,8 +315,6 @@ def test_views_of_a_mutable_array():
     view["pos", 0] = 5.0
     assert ref.value().array.tolist() == [[0, 0, 0], [5, 1, 1]]
     assert view.named_shape == {"pos": 3} and view.unsliced().shape == {"layer": 2, "pos": 3}
-    with pytest.raises(ValueError, match="no axis 'head' in"):
-        ref.slice({"head": 0})
 
 
 @pytest.mark.parametrize(
@@ -376,44 +354,11 @@ def test_views_are_arguments_of_compiled_functions():
     assert ref.value()["pos", 4].item() == 4.0
 
 
-def test_views_that_cannot_be_sliced_further():
-    ref = hax.new_ref(hax.zeros({"pos": 10}))
-    with pytest.raises(NotImplementedError, match="axis 'pos' of this view is indexed already"):
-        ref.slice({"pos": 3}).slice({"pos": 0})
-    with pytest.raises(IndexError, match="index 4 is out of range for axis 'pos' of size 2"):
-        ref.slice({"pos": slice(2, 4)}).slice({"pos": 4})
-    with pytest.raises(IndexError, match="a `dslice` of 3 elements from 1 runs over the end, 2"):
-        ref.slice({"pos": slice(2, 4)}).slice({"pos": hax.ds(1, 3)})
-
-
 def test_scalars_meet_plain_arrays():
     scalar, plain = hax.named(2.0, ()), jnp.arange(3.0)
     assert isinstance(plain * scalar, jax.Array) and isinstance(scalar > plain, jax.Array)
     total, _ = hax.scan(lambda carry, x: (carry + 2 * x, x), "pos")(plain, hax.ones({"pos": 4}))
     assert total.tolist() == [8.0, 9.0, 10.0]
-
-
-def test_updates_that_do_not_fit_are_errors():
-    x = hax.zeros({"batch": 2, "pos": 4})
-    with pytest.raises(ValueError, match="an update of 3 elements at 2 runs over the end of axis 'pos' of size 4"):
-        hax.updated_slice(x, {"pos": 2}, hax.ones({"pos": 3}))
-    with pytest.raises(ValueError, match="the update has the axes new that are not in the original array with shape"):
-        hax.updated_slice(x, {"pos": hax.named([0, 1], "batch")}, hax.ones({"batch": 2, "new": 2}))
-
-
-def test_the_old_signature_of_attention_is_an_error():
-    q, k = hax.ones({"pos": 2, "head_dim": 4}), hax.ones({"key_pos": 3, "head_dim": 4})
-    message = "is the query, a named array, not 'head_dim'; older versions of Haliax took the axis of the queries first"
-    with pytest.raises(TypeError, match=message):
-        hax.nn.attention.dot_product_attention("pos", "key_pos", "head_dim", q, k, k)
-
-
-def test_attention_needs_distinct_axes():
-    q, k = hax.ones({"pos": 2, "head_dim": 4}), hax.ones({"key_pos": 3, "head_dim": 4})
-    with pytest.raises(ValueError, match=r"axis 'pos' is not found in the keys \(key_pos, head_dim\)"):
-        hax.nn.attention.dot_product_attention("pos", "head_dim", q, k, k)
-    with pytest.raises(ValueError, match="the axes of queries and keys must be distinct, 'key_pos' is in both"):
-        hax.nn.attention.dot_product_attention("key_pos", "head_dim", k, k, k)
 
 
 def test_a_query_whose_keys_a_bias_hides_is_not_nan():
@@ -445,21 +390,6 @@ def test_annotations_describe_axes():
     x = hax.ones((Batch, Embed))
     assert x.matches_axes(hax.haxtyping.f32["batch embed"]) and not x.matches_axes(hax.haxtyping.Int["batch embed"])
     assert x.matches_axes(hax.NamedArray["batch ..."]) and not x.matches_axes("embed batch")
-    with pytest.raises(ValueError, match="with at most one"):
-        x.matches_axes("... embed ...")
-
-
-def test_selections_of_axes_that_do_not_fit_are_errors():
-    with pytest.raises(ValueError, match="no axis 'head' among batch"):
-        hax.axis.resolve_axis((Batch,), "head")
-    with pytest.raises(ValueError, match="axis 'batch' has size 8 here, 3 was asked for"):
-        hax.ones(Batch).resolve_axis(Batch.resize(3))
-    with pytest.raises(ValueError, match=r"the order .batch. leaves out .embed.; add"):
-        hax.rearrange(hax.ones((Batch, Embed)), ("batch",))
-    with pytest.raises(ValueError, match="the order lists 'batch' more than once"):
-        hax.axis.rearrange_for_partial_order(("batch", "batch", ...), ("batch", "pos"))
-    with pytest.raises(ValueError, match="the order lists 'head'"):
-        hax.axis.rearrange_for_partial_order((..., "head", ...), (Batch,))
 
 
 def test_inner_mapping_yields_to_the_outer_one_when_merged():
@@ -477,3 +407,88 @@ def test_products_of_groups_take_plain_arrays():
     out = layer(hax.named(x, ("row", "i")), hax.named(sizes, "group"))
     assert type(out) is hax.NamedArray
     assert allclose(out.array, hax.nn.ragged_dot(x, layer.weight.array, sizes) + 1)
+
+
+X = hax.named(np.ones((8, 6), np.float32), (Batch, Embed))
+QUERY, KEYS = (hax.named(np.ones((2, 4), np.float32), (name, "head_dim")) for name in ("pos", "key_pos"))
+FIRST_AXIS = "is the query, a named array, not 'head_dim'; older versions of Haliax took the axis of the queries first"
+
+
+def take_views(*slices: Any) -> Any:
+    """Returns a view of a view of 10 positions and so on."""
+    view = hax.new_ref(hax.named(np.zeros(10, np.float32), "pos"))
+    for selected in slices:
+        view = view.slice({"pos": selected})
+    return view
+
+
+def scan_layers(kind: Any) -> Any:
+    return kind.init(hax.Axis("layers", 2), hax.nn.RmsNorm)(Embed).scan(hax.ones(Embed))
+
+
+REFUSED = [
+    (lambda: hax.nn.Dropout(1.5), "`pdrop` must be at least 0 and at most 1, not 1.5"),
+    (
+        lambda: hax.ScanCheckpointPolicy.from_bool_or_str("sometimes"),
+        "a checkpoint policy is a boolean or one of offload",
+    ),
+    (lambda: dataclasses.replace(X, array=X.array[0]), "has 1 axes, 2 are named"),
+    (lambda: X.matches_axes("... embed ..."), "with at most one"),
+    (lambda: take_views().slice({"head": 0}), "no axis 'head' in"),
+    (
+        lambda: hax.wrap_reduction_call(jnp.argmax, X, ("batch", "embed"), single_axis_only=True),
+        "`argmax` takes one axis, 2 were given",
+    ),
+    (
+        lambda: hax.wrap_reduction_call(jnp.argmax, X, "batch", X > 0, supports_where=False),
+        "`argmax` takes no `where`; select the elements before",
+    ),
+    (
+        lambda: hax.wrap_axiswise_call(jnp.cumsum, X, "c", single_axis_only=True),
+        "no axis 'c' in (batch: 8, embed: 6)",
+    ),
+    (lambda: scan_layers(hax.nn.Stacked), "a layer applied by `scan` must return a pair"),
+    (lambda: scan_layers(hax.nn.BlockSeq), "a layer applied by `scan` must return a pair"),
+    (
+        lambda: hax.updated_slice(X, {"batch": 7}, hax.ones({"batch": 3})),
+        "an update of 3 elements at 7 runs over the end of axis 'batch' of size 8",
+    ),
+    (
+        lambda: hax.updated_slice(X, {"batch": hax.named([0, 1], "embed")}, hax.ones({"embed": 2, "new": 2})),
+        "the update has the axes new that are not in the original array with shape",
+    ),
+    (
+        lambda: hax.nn.attention.dot_product_attention("pos", "head_dim", QUERY, KEYS, KEYS),
+        "axis 'pos' is not found in the keys (key_pos, head_dim)",
+    ),
+    (
+        lambda: hax.nn.attention.dot_product_attention("key_pos", "head_dim", KEYS, KEYS, KEYS),
+        "the axes of queries and keys must be distinct, 'key_pos' is in both",
+    ),
+    (lambda: hax.axis.resolve_axis((Batch,), "head"), "no axis 'head' among batch"),
+    (lambda: X.resolve_axis(Batch.resize(3)), "axis 'batch' has size 8 here, 3 was asked for"),
+    (lambda: hax.rearrange(X, ("batch",)), "the order (batch) leaves out (embed); add"),
+    (
+        lambda: hax.axis.rearrange_for_partial_order(("batch", "batch", ...), ("batch", "pos")),
+        "the order lists 'batch' more than once",
+    ),
+    (lambda: hax.axis.rearrange_for_partial_order((..., "head", ...), (Batch,)), "the order lists 'head'"),
+]
+REFUSED_OTHERWISE = [
+    (lambda: take_views(3, 0), NotImplementedError, "axis 'pos' of this view is indexed already"),
+    (lambda: take_views(slice(2, 4), 4), IndexError, "index 4 is out of range for axis 'pos' of size 2"),
+    (lambda: take_views(slice(2, 4), hax.ds(1, 3)), IndexError, "a `dslice` of 3 elements from 1 runs over the end, 2"),
+    (
+        lambda: hax.nn.attention.dot_product_attention("pos", "key_pos", "head_dim", QUERY, KEYS, KEYS),
+        TypeError,
+        FIRST_AXIS,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"), [*((call, ValueError, message) for call, message in REFUSED), *REFUSED_OTHERWISE]
+)
+def test_what_does_not_fit_is_refused(call: Any, error: type[Exception], message: str):
+    with refusal(message, error):
+        call()

@@ -101,52 +101,38 @@ def test_matplotlib_draws_named_arrays_with_coordinates(x):
     plt.close("all")
 
 
+HERE = r"\(time: 4, lat: 2\)"
+REFUSED = [
+    (lambda x: to_xarray(x, {"tme": [1]}), rf"`coords` does not fit {HERE}: .*\btme\b"),
+    (lambda x: to_xarray(x, {"lat": [1]}), rf"`coords` does not fit {HERE}: .*\blat\b"),
+    (lambda x: to_pandas(x, {"tme": [1]}), f"axis 'tme', which {HERE} does not have"),
+    (lambda x: to_pandas(x, {"lat": [1]}), "has 1 values for axis 'lat', whose size is 2"),
+    (lambda x: to_pandas(x.expand("a")), r"one axis or two, not \(.*\); index or flatten .* `to_xarray"),
+    (lambda x: to_pandas(x.sum()), r"one axis or two, not \(\); use `x.item\(\)`"),
+    (lambda x: from_pandas(pd.Series([1])), "`Series` have no name; pass `axes`, as in `axes='step'`"),
+    (lambda x: from_pandas(pd.DataFrame({"a": [1]})), r"pass `axes`, as in `axes=\('step', 'head'\)`"),
+    (lambda x: from_pandas(pd.Series([2**40]), "b"), "int64 elements .* do not fit int32; .*x64"),
+    (lambda x: from_pandas(pd.Series([1]), ("a", "b")), "has 1 axes, 2 are named"),
+    (lambda x: from_pandas(pd.Series([1]), nym.Axis("a", 2)), "'a' has size 1 here, 2 was asked for"),
+    (lambda x: from_pandas(to_pandas(x).stack()), "the index of the `Series` has 2 levels, .*to_xarray"),
+]
+OF_ANOTHER_TYPE = [
+    (lambda x: to_xarray(x.array), "A named array is needed, not an array of shape"),
+    (lambda x: to_pandas(VALUES), "A named array is needed, not an array of shape"),
+    (lambda x: x + xr.DataArray(VALUES), r"with `axonym.interop.from_xarray\(array\)`"),
+    (lambda x: from_xarray(VALUES), r"takes a `DataArray`, not a `ndarray`\.$"),
+    (lambda x: to_xarray(jax.eval_shape(lambda: x)), f"{HERE} is a shape without data"),
+    (lambda x: from_xarray(xr.Dataset({"a": 1})), "takes a `DataArray`, not a `Dataset`; call it for each variable"),
+    (lambda x: from_xarray(xr.DataArray([1], dims=[0])), r"names, not 0; use `x.rename\(\{0: 'time'\}\)`"),
+    (lambda x: from_xarray(xr.DataArray(TIMES)), r"\(4,\) has dtype datetime64.*numbers first"),
+    (lambda x: from_pandas(pd.Series(["a"]), "b"), r"an array of shape \(1,\) has dtype .* JAX lacks"),
+    (lambda x: from_pandas(VALUES), "takes a `Series` or a `DataFrame`, not a `ndarray`"),
+]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
-    [
-        (lambda x: to_xarray(x.array), TypeError, "A named array is needed, not an array of shape"),
-        (lambda x: to_pandas(VALUES), TypeError, "A named array is needed, not an array of shape"),
-        (lambda x: to_xarray(x, {"tme": [1]}), ValueError, r"`coords` does not fit \(time: 4, lat: 2\): .*\btme\b"),
-        (lambda x: to_xarray(x, {"lat": [1]}), ValueError, r"`coords` does not fit \(time: 4, lat: 2\): .*\blat\b"),
-        (lambda x: to_pandas(x, {"tme": [1]}), ValueError, r"axis 'tme', which \(time: 4, lat: 2\) does not have"),
-        (lambda x: to_pandas(x, {"lat": [1]}), ValueError, "has 1 values for axis 'lat', whose size is 2"),
-        (
-            lambda x: to_pandas(x.expand("a")),
-            ValueError,
-            r"one axis or two, not \(.*\); index or flatten .* `to_xarray",
-        ),
-        (lambda x: to_pandas(x.sum()), ValueError, r"one axis or two, not \(\); use `x.item\(\)`"),
-        (lambda x: x + xr.DataArray(VALUES), TypeError, r"with `axonym.interop.from_xarray\(array\)`"),
-        (lambda x: from_xarray(VALUES), TypeError, r"takes a `DataArray`, not a `ndarray`\.$"),
-        (lambda x: to_xarray(jax.eval_shape(lambda: x)), TypeError, r"\(time: 4, lat: 2\) is a shape without data"),
-        (
-            lambda x: from_xarray(xr.Dataset({"a": 1})),
-            TypeError,
-            "takes a `DataArray`, not a `Dataset`; call it for each variable",
-        ),
-        (
-            lambda x: from_xarray(xr.DataArray([1], dims=[0])),
-            TypeError,
-            r"names, not 0; use `x.rename\(\{0: 'time'\}\)`",
-        ),
-        (lambda x: from_xarray(xr.DataArray(TIMES)), TypeError, r"\(4,\) has dtype datetime64.*numbers first"),
-        (lambda x: from_pandas(pd.Series(["a"]), "b"), TypeError, r"an array of shape \(1,\) has dtype .* JAX lacks"),
-        (lambda x: from_pandas(pd.Series([1])), ValueError, "`Series` have no name; pass `axes`, as in `axes='step'`"),
-        (lambda x: from_pandas(pd.DataFrame({"a": [1]})), ValueError, r"pass `axes`, as in `axes=\('step', 'head'\)`"),
-        (lambda x: from_pandas(pd.Series([2**40]), "b"), ValueError, "int64 elements .* do not fit int32; .*x64"),
-        (lambda x: from_pandas(pd.Series([1]), ("a", "b")), ValueError, "has 1 axes, 2 are named"),
-        (
-            lambda x: from_pandas(pd.Series([1]), nym.Axis("a", 2)),
-            ValueError,
-            "'a' has size 1 here, 2 was asked for",
-        ),
-        (
-            lambda x: from_pandas(to_pandas(x).stack()),
-            ValueError,
-            "the index of the `Series` has 2 levels, .*to_xarray",
-        ),
-        (lambda x: from_pandas(VALUES), TypeError, "takes a `Series` or a `DataFrame`, not a `ndarray`"),
-    ],
+    [(call, ValueError, text) for call, text in REFUSED] + [(call, TypeError, text) for call, text in OF_ANOTHER_TYPE],
 )
 def test_what_does_not_fit_is_an_error(call, error, message):
     with pytest.raises(error, match=message):

@@ -1,8 +1,9 @@
-"""What these tests share: a mapping in force on each mesh."""
+"""What these tests share: a mapping in force on each mesh, and regular matrices."""
 
 from collections.abc import Callable, Iterator
 
-import jax.numpy as jnp
+import jax
+import numpy as np
 import pytest
 from jax.sharding import Mesh
 
@@ -24,8 +25,8 @@ def matrices(draw: Callable[..., nym.NamedArray]) -> Matrices:
     """Draws matrices far from singular whose rows `i` and columns `j` lie around the batch axis."""
 
     def drawn(size: int = 4, symmetric: bool = False) -> nym.NamedArray:
-        x = draw(i=size, batch=4, j=size).array
-        x = (x + x.transpose(2, 1, 0) if symmetric else x) + 8 * jnp.eye(size)[:, None, :] * jnp.ones((1, 4, 1))
-        return nym.named(x, ("i", "batch", "j"))
+        x = np.asarray(draw(i=size, batch=4, j=size).array)
+        x = (x + x.transpose(2, 1, 0) if symmetric else x) + 8 * np.eye(size, dtype=np.float32)[:, None, :]
+        return nym.named(jax.device_put(x), ("i", "batch", "j"))
 
     return drawn

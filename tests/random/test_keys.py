@@ -34,11 +34,8 @@ def test_keys_are_sharded_by_the_mapping(mesh):
 
 def test_numbers_are_folded_into_keys_by_name(mesh):
     with jax.set_mesh(None):
-        keys = jax.random.split(KEY, 4)
-        expected = jax.random.key_data(jnp.stack([jnp.stack([jax.random.fold_in(k, i) for i in (7, 8)]) for k in keys]))
-        first = jax.random.key_data(jax.random.fold_in(KEY, 7))
-    for plain in (random.fold_in(KEY, 7), random.fold_in(nym.named(KEY, ()), nym.named(7, ()))):
-        assert np.array_equal(jax.random.key_data(plain), first)
+        fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+        expected = jax.device_get(jax.random.key_data(fold(jax.random.split(KEY, 4), np.array([7, 8]))))
     with nym.axis_mapping({"embed": "data"}):
         keys, numbers = random.split(KEY, Embed), nym.named([7, 8], "number")
         folded = random.fold_in(keys, 7)
@@ -50,19 +47,26 @@ def test_numbers_are_folded_into_keys_by_name(mesh):
             assert np.array_equal(data, expected)
 
 
-@pytest.mark.parametrize(
-    "transform",
-    [nym.vmap, nym.map, lambda f, axis: lambda x: nym.scan(f, axis)(None, x)[1]],
-    ids=["vmap", "map", "scan"],
-)
-def test_slices_of_keys_are_plain_keys(transform):
+@pytest.mark.parametrize(("key", "number"), [(KEY, 7), (nym.named(KEY, ()), nym.named(7, ()))], ids=["plain", "named"])
+def test_a_number_is_folded_into_a_key(key, number):
+    expected = jax.random.key_data(jax.random.fold_in(KEY, 7))
+    assert np.array_equal(jax.random.key_data(random.fold_in(key, number)), expected)
+
+
+def test_slices_of_keys_are_plain_keys():
     def draw(*args):
         first, second = jax.random.split(args[-1])  # as in `init` of a layer
         draws = random.normal(first, {"i": 2}) + random.normal(random.fold_in(second, 1), {"i": 2})
         return draws if len(args) == 1 else (None, draws)
 
-    expected = [draw(key).array for key in jax.random.split(KEY, 4)]
-    np.testing.assert_allclose(transform(draw, "embed")(random.split(KEY, Embed)).array, expected, rtol=1e-6)
+    @jax.jit
+    def draw_all(keys):
+        expected = [draw(key).array for key in keys.array]
+        return expected, nym.vmap(draw, Embed)(keys), nym.map(draw, Embed)(keys), nym.scan(draw, Embed)(None, keys)[1]
+
+    expected, *found = draw_all(random.split(KEY, Embed))
+    for x in found:
+        np.testing.assert_allclose(x.array, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("number", [-1, np.int8(-1), 2**32 - 1])
@@ -72,22 +76,50 @@ def test_negative_numbers_are_folded_in_as_arrays_of_them_are(number):
         assert np.array_equal(jax.random.key_data(folded), expected)
 
 
-def test_errors_say_what_cannot_be_folded_in():
-    with refusal("fold_in: `data` has 32 bits, from -2147483648 to 4294967295, which 1099511627776", OverflowError):
-        random.fold_in(KEY, 2**40)
-    for data in (1.5, nym.ones(Embed)):
-        with refusal("fold_in: `data` must be an integer or a named array of them, not of float32.", TypeError):
-            random.fold_in(KEY, data)
-    with refusal("`fold_in` along an axis needs a typed key; make it with `jax.random.key(seed)`", TypeError):
-        random.fold_in(jax.random.PRNGKey(0), nym.arange(Embed))
-    with refusal("one key is needed, not an array of keys of shape (2,)"):
-        random.fold_in(jax.random.split(KEY), 1)
+THREE_KEYS = (
+    "one key is needed, not an array of keys of shape (3,); take one of them, as in `keys[0]`, or use `jax.vmap`"
+)
+NO_KEY = "A random key such as `jax.random.key(0)` is needed, not"
+UNTYPED = "along an axis needs a typed key; make it with `jax.random.key(seed)`"
+NO_INTEGER = "fold_in: `data` must be an integer or a named array of them, not of float32."
+REFUSED = [
+    (lambda: random.fold_in(KEY, 2**40), OverflowError, "fold_in: `data` has 32 bits, from -2147483648 to 4294967295,"),
+    (lambda: random.fold_in(KEY, 1.5), TypeError, NO_INTEGER),
+    (lambda: random.fold_in(KEY, nym.ones(Embed)), TypeError, NO_INTEGER),
+    (lambda: random.fold_in(jax.random.PRNGKey(0), nym.arange(Embed)), TypeError, f"`fold_in` {UNTYPED}"),
+    (
+        lambda: random.fold_in(jax.random.split(KEY), 1),
+        ValueError,
+        "one key is needed, not an array of keys of shape (",
+    ),
+    (lambda: random.split(jax.random.PRNGKey(0), Embed), TypeError, f"`split` {UNTYPED}"),
+    (
+        lambda: random.split(KEY, "embed"),
+        TypeError,
+        "A new axis needs a size: give `Axis('embed', size)` instead of 'emb",
+    ),
+    (lambda: random.split(KEY, -1), ValueError, "split: the number of keys must be at least 0, not -1"),
+    (lambda: random.split(KEY, True), TypeError, "split: the number of keys must be an integer, not True."),
+    (
+        lambda: random.split(random.split(KEY, Embed)),
+        ValueError,
+        "one key is needed, not keys (embed: 4); use `axonym.vm",
+    ),
+    (
+        lambda: random.normal(random.split(KEY, Embed), ()),
+        ValueError,
+        "one key is needed, not keys (embed: 4); use `axo",
+    ),
+    (lambda: random.normal(jax.random.split(KEY, 3), ()), ValueError, THREE_KEYS),
+    (lambda: random.normal(jnp.zeros((3, 2), jnp.uint32), ()), ValueError, "not an array of keys of shape (3, 2)"),
+    (lambda: random.normal(Embed, KEY), TypeError, f"{NO_KEY} Axis("),
+    (lambda: random.normal(0, Embed), TypeError, f"{NO_KEY} 0."),
+    (lambda: random.normal(np.ones(3), Embed), TypeError, f"{NO_KEY} float64 of shape (3,)."),
+    (lambda: nym.tree_util.resize_axis(nym.ones(Embed), Embed, 3, 0), TypeError, f"{NO_KEY} 0."),
+]
 
 
-def test_errors_say_what_cannot_be_split():
-    with refusal("`split` along an axis needs a typed key; make it with `jax.random.key(seed)`", TypeError):
-        random.split(jax.random.PRNGKey(0), Embed)
-    with refusal("A new axis needs a size: give `Axis('embed', size)` instead of 'embed'", TypeError):
-        random.split(KEY, "embed")
-    with refusal("one key is needed, not keys (embed: 4); use `axonym.vmap` over their axes"):
-        random.split(random.split(KEY, Embed))
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
+def test_what_is_no_key_or_cannot_be_split_or_folded_in_is_refused(call, error, message):
+    with refusal(message, error):
+        call()
