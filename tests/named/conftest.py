@@ -1,12 +1,12 @@
 """What tests of named arrays share: a mapping in force on each mesh, and a look into traced programs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 
 import axonym as nym
 
@@ -41,6 +41,35 @@ def compute_sharded(mapped: Mesh) -> ComputeSharded:
         return results
 
     return compute
+
+
+CheckSharded = Callable[..., None]
+Operation = tuple[Callable[..., Any], str]
+
+
+@pytest.fixture
+def check_sharded(mapped: Mesh, compute_sharded: ComputeSharded) -> CheckSharded:
+    """Returns a function that runs operations on sharded operands, on each mesh, and checks values and shardings.
+
+    An operation is a function and a letter for each axis of its result: d(ata), m(odel), or p for none. All are
+    compiled as one program; those of the names `outside` are run outside of it as well.
+    """
+
+    def check(operations: dict[str, Operation], *operands: Any, outside: Iterable[str] = ()) -> None:
+        def compute(*operands: Any) -> dict[str, Any]:
+            return {name: operation(*operands) for name, (operation, _) in operations.items()}
+
+        inside = compute_sharded(compute, *operands)
+        sharded = nym.shard(operands)
+        results = [*inside.items(), *((name, operations[name][0](*sharded)) for name in outside)]
+        for name, result in results:
+            assert result.names == inside[name].names, name
+            np.testing.assert_allclose(result.array, inside[name].array, rtol=1e-5, atol=1e-5, err_msg=name)
+            if mapped.axis_types[0] == AxisType.Explicit:
+                spec = jax.P(*({"d": "data", "m": "model", "p": None}[letter] for letter in operations[name][1]))
+                assert result.sharding.spec == spec, name
+
+    return check
 
 
 Equations = Callable[..., list[tuple[str, tuple[int, ...]]]]

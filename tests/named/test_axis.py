@@ -57,16 +57,6 @@ def test_a_name_is_a_string_that_is_interned():
         Axis("", 3)
 
 
-def test_make_axes_keeps_the_order():
-    assert nym.make_axes(b=1, a=2) == (Axis("b", 1), Axis("a", 2))
-    assert nym.make_axes() == ()
-
-
-def test_the_axes_of_a_new_array_are_given_in_many_ways():
-    for spec in ((Batch, Embed), [Batch, Embed], {"batch": 2, "embed": 3}, x.shape, x.axes, iter((Batch, Embed))):
-        assert nym.zeros(spec).axes == (Batch, Embed)
-
-
 def test_a_new_axis_needs_a_size():
     for spec in ("batch", ("batch",), (Batch, "batch")):
         with refusal("give `Axis('batch', size)` instead of 'batch'", TypeError):
@@ -80,22 +70,10 @@ def test_a_new_axis_needs_a_size():
         nym.zeros((Batch, Embed, Axis("batch", 5)))
 
 
-@pytest.mark.parametrize(
-    "selection",
-    [
-        ("batch", "embed"),
-        ["embed", Batch],
-        (Embed, Batch),
-        {"batch": 2, "embed": None},
-        {"batch": None, "embed": None},
-        x.shape,
-        iter(("batch", "embed")),
-        None,
-    ],
-    ids=["names", "list", "axes", "mapping", "unsized", "shape", "iterator", "none"],
-)
-def test_axes_are_selected_in_many_ways(selection):
-    assert x.sum(selection).item() == 6
+def test_axes_are_selected_in_many_ways():
+    collections = ("batch", "embed"), ["embed", Batch], {"batch": 2, "embed": None}, x.shape, iter(("batch", "embed"))
+    for selection in (*collections, None):
+        assert x.sum(selection).item() == 6
 
 
 NO_AXIS = "An axis is given by an `Axis` or by its name, not by "
@@ -106,14 +84,11 @@ KNOWN = "the axes are (batch, embed)."
     ("selection", "kind", "text"),
     [
         ("imbed", ValueError, "no axis 'imbed' in (batch: 2, embed: 3); did you mean 'embed'?"),
-        ("zzz", ValueError, "no axis 'zzz' in (batch: 2, embed: 3)"),
         (("batch", "bach"), ValueError, "no axis 'bach' in (batch: 2, embed: 3); did you mean 'batch'?"),
         (Axis("embed", 4), ValueError, "axis 'embed' has size 3 here, 4 was asked for"),
-        ({"embed": 4}, ValueError, "axis 'embed' has size 3 here, 4 was asked for"),
         ((Embed, "embed"), ValueError, "axis 'embed' is given more than once in (embed, embed)"),
         (("batch", -1), TypeError, f"{NO_AXIS}-1; {KNOWN}"),
         ((("batch",),), TypeError, f"{NO_AXIS}('batch'); {KNOWN}"),
-        ((["batch"],), TypeError, f"{NO_AXIS}a list of length 1; {KNOWN}"),
         (jnp.arange(2), TypeError, f"{NO_AXIS}an array of shape (2,); {KNOWN}"),
     ],
 )

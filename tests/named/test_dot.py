@@ -144,28 +144,18 @@ def test_another_dot_general_may_multiply():
         nym.dot(x, x, axis="a", dot_general="int8")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("inside", [True, False], ids=["jit", "eager"])
-def test_sharded_operands(mapped, inside, draw):
-    x, w, v = draw(batch=8, pos=3, embed=4), draw(embed=4, mlp=6, pos=3), draw(embed=4, batch=8)
-    cases = (
-        ((x, w), "embed", None, (None, "data", None), "bpe,emp->pbm"),
-        ((x, w), ("embed", "pos"), ("mlp", ...), (None, "data"), "bpe,emp->mb"),
-        ((x, w, v), "embed", None, ("data", None, None), "bpe,emp,eb->bpm"),
-        ((x, w, v), (), ("batch", "embed", ...), ("data", "model", None, None), "bpe,emp,eb->bepm"),
-        ((v, v), None, None, (), "eb,eb->"),
-    )
+SHARDED = {
+    "batched": (lambda x, w, v: nym.dot(x, w, axis="embed"), "pdp"),
+    "two axes": (lambda x, w, v: nym.dot(x, w, axis=("embed", "pos"), out_axes=("mlp", ...)), "pd"),
+    "three": (lambda x, w, v: nym.dot(x, w, v, axis="embed"), "dpp"),
+    "outer": (lambda x, w, v: nym.dot(x, w, v, axis=(), out_axes=("batch", "embed", ...)), "dmpp"),
+    "everything": (lambda x, w, v: nym.dot(v, v, axis=None), ""),
+}
 
-    def compute(operands):
-        return [
-            nym.dot(*xs, axis=axis, out_axes=names) for xs, (_, axis, names, *_) in zip(operands, cases, strict=True)
-        ]
 
-    results = (jax.jit(compute) if inside else compute)(nym.shard([operands for operands, *_ in cases]))
-    for (operands, _, _, spec, equation), result in zip(cases, results, strict=True):
-        np.testing.assert_allclose(result.array, np.einsum(equation, *map(np.asarray, operands)), rtol=1e-4, atol=1e-5)
-        assert [name[0] for name in result.names] == list(equation.split("->")[1])
-        if mapped.axis_types[0] == jax.sharding.AxisType.Explicit:
-            assert result.sharding.spec == jax.P(*spec)
+def test_sharded_operands(check_sharded, draw):
+    operands = draw(batch=8, pos=3, embed=4), draw(embed=4, mlp=6, pos=3), draw(embed=4, batch=8)
+    check_sharded(SHARDED, *operands, outside=SHARDED)
 
 
 def test_what_to_sum_over_is_said():

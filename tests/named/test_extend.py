@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType
 
 import axonym as nym
 from axonym import Axis
@@ -50,18 +49,12 @@ def test_repeat_refuses():
             nym.repeat(x, repeats, "b")
     with refusal("axis 'b' of (a: 2, b: 3, c: 4) is traced"):
         jax.jit(lambda counts: nym.repeat(x, counts, "b"))(np.arange(3))
-    with refusal("no axis 'z' in (a: 2, b: 3, c: 4)"):
-        nym.repeat(x, 2, "z")
-    with refusal("A named array is needed", TypeError):
-        nym.repeat(x.array, 2, "b")  # pyright: ignore[reportArgumentType]
 
 
 def test_tile():
     assert_same(nym.tile(x, {"c": 2, Axis("a", 2): 3}), "abc", np.tile(base, (3, 1, 2)))
     assert nym.tile(x, {"b": 0}).shape == (2, 0, 4) and nym.tile(x, {}) is x
     for reps, error, text in (
-        ({"z": 2}, ValueError, "no axis 'z' in (a: 2, b: 3, c: 4)"),
-        ({Axis("a", 3): 2}, ValueError, "axis 'a' has size 2 here, 3 was asked for"),
         ({"a": 2, Axis("a", 2): 2}, ValueError, "axis 'a' is given more than once in (a, a)"),
         ({"b": -1}, ValueError, "axes (b) of (a: 2, b: 3, c: 4) cannot be repeated a negative number of times"),
         (2, TypeError, "takes a mapping from axis to number, such as {'pos': 2}, not 2"),
@@ -92,16 +85,12 @@ def test_roll_and_flip():
         assert_same(same, "abc", base)
 
 
-def test_roll_and_flip_refuse():
+def test_roll_refuses():
     with refusal("3 shifts were given for the axes (a, b)"):
         nym.roll(x, (1, 2, 3), ("a", "b"))
     for shift, shown in ((1.5, "1.5"), (nym.ones({"a": 2}), "an array of shape (2,)"), (jnp.ones(()), "an array of")):
         with refusal(f"(a: 2, b: 3, c: 4) is rolled by an integer along each axis, not by {shown}", TypeError):
             nym.roll(x, shift, "a")
-    with refusal("no axis 'z' in (a: 2, b: 3, c: 4)"):
-        nym.roll(x, 1, "z")
-    with refusal("axis 'b' has size 3 here, 5 was asked for"):
-        nym.flip(x, Axis("b", 5))
 
 
 def test_pad():
@@ -137,7 +126,6 @@ def test_pad_refuses():
     one_value = "`end_values` of `pad` is one value for all axes, known before compilation, not a"
     scalar = "`constant_values` must be a scalar, not an array with axes (b: 3)"
     for widths, options, error, text in (
-        ({"z": 1}, {}, ValueError, "no axis 'z' in (a: 2, b: 3, c: 4)"),
         ({"a": -1}, {}, ValueError, "axis 'a' of (a: 2, b: 3, c: 4) cannot be padded by a negative number of elements"),
         ({"a": (1, 2, 3)}, {}, ValueError, "axis 'a' is padded by a number, or by a pair of them, not by (1, 2, 3)"),
         ({"a": 1}, {"constant_values": (1, 2, 3)}, ValueError, "is a scalar, or a pair of them, not (1, 2, 3)"),
@@ -160,46 +148,17 @@ def test_pad_refuses():
 
 
 OPERATIONS = {
-    "repeat": lambda x: nym.repeat(x, 2, "batch"),
-    "repeat_by": lambda x: nym.repeat(x, [1, 3] * 4, "batch"),
-    "tile": lambda x: nym.tile(x, {"embed": 2, "pos": 2}),
-    "roll": lambda x: nym.roll(x, 3, "batch"),
-    "roll_by": lambda x: nym.roll(x, jnp.int32(1), ("embed", "pos")),
-    "flip": lambda x: nym.flip(x, ("batch", "pos")),
-    "pad": lambda x: nym.pad(x, {"batch": (3, 1), "pos": 1}, constant_values=2.0),
-    "pad_mean": lambda x: nym.pad(x, {"embed": (0, 2)}, mode="mean"),
+    "repeat": (lambda x, _: nym.repeat(x, 2, "batch"), "dpm"),
+    "repeat_by": (lambda x, _: nym.repeat(x, [1, 3] * 4, "batch"), "dpm"),
+    "tile": (lambda x, _: nym.tile(x, {"embed": 2, "pos": 2}), "dpm"),
+    "roll": (lambda x, _: nym.roll(x, 3, "batch"), "dpm"),
+    "roll_by": (lambda x, _: nym.roll(x, jnp.int32(1), ("embed", "pos")), "dpm"),
+    "flip": (lambda x, _: nym.flip(x, ("batch", "pos")), "dpm"),
+    "pad": (lambda x, _: nym.pad(x, {"batch": (3, 1), "pos": 1}, constant_values=2.0), "dpm"),
+    "pad_mean": (lambda x, _: nym.pad(x, {"embed": (0, 2)}, mode="mean"), "dpm"),
+    "gradient": (lambda x, w: nym.grad(lambda x: (nym.roll(nym.pad(x, {"batch": 4}), 1, "batch") * w).sum())(x), "dpm"),
 }
 
 
-def test_sharded_arrays(mapped, draw):
-    x = draw(batch=8, pos=3, embed=4)
-    weights = draw(batch=12, pos=5, embed=4)
-
-    def compute(x):
-        gradient = nym.grad(lambda x: (nym.roll(OPERATIONS["pad"](x), 1, "batch") * weights).sum())(x)
-        return {name: operation(x) for name, operation in OPERATIONS.items()} | {"gradient": gradient}
-
-    sharded = nym.shard(x)
-    inside = jax.jit(compute)(sharded)
-    with jax.set_mesh(None):
-        expected = jax.jit(compute)(x)
-    assert_close(expected["gradient"], x.names, np.roll(weights.array, -1, 0)[3:11, 1:4])
-    for name, result in inside.items():
-        outside = [OPERATIONS[name](sharded)] if name == "pad_mean" else []
-        for each in (result, *outside):
-            assert_close(each, expected[name].names, expected[name].array)
-            if mapped.axis_types[0] == AxisType.Explicit:
-                assert each.sharding.spec == jax.P("data", None, "model"), name
-
-
-def test_without_a_mapping_results_are_sharded_as_the_operand(explicit_mesh, draw):
-    x = draw(batch=8, pos=3, embed=4)
-    with jax.set_mesh(explicit_mesh):
-        with nym.axis_mapping({"batch": "data", "embed": "model"}):
-            sharded = nym.shard(x)
-        padded = np.pad(x.array, ((3, 1), (1, 1), (0, 0)), constant_values=2)
-        expected = {"roll": np.roll(x.array, 3, 0), "pad": padded, "repeat_by": np.repeat(x.array, [1, 3] * 4, 0)}
-        for name, values in expected.items():
-            result = OPERATIONS[name](sharded)
-            assert_same(result, x.names, values)
-            assert result.sharding.spec == jax.P("data", None, "model"), name
+def test_sharded_arrays(check_sharded, draw):
+    check_sharded(OPERATIONS, draw(batch=8, pos=3, embed=4), draw(batch=16, pos=3, embed=4), outside=["pad_mean"])

@@ -65,11 +65,9 @@ def test_unflatten_axis_undoes_flatten_axes():
 def test_merging_and_splitting_refuse():
     for axes, new, error, text in (
         (("a", "z"), "new", ValueError, "no axis 'z' in (a: 2, b: 3, c: 4)"),
-        (("a", "a"), "new", ValueError, "axis 'a' is given more than once"),
         (("b", "c"), Axis("new", 5), ValueError, "axes (b, c) of (a: 2, b: 3, c: 4) have 12 elements, not 5"),
         ((), Axis("new", 2), ValueError, "axes () of (a: 2, b: 3, c: 4) have 1 elements, not 2"),
         (("b", "c"), "a", ValueError, "axis 'a' occurs more than once in (a, a)"),
-        (("b", ["c"]), "new", TypeError, "given by an `Axis` or by its name, not by a list of length 1"),
         (("b", "c"), ["new"], TypeError, "given by an `Axis` or by its name, not by a list of length 1"),
     ):
         with refusal(text, error):
@@ -77,7 +75,6 @@ def test_merging_and_splitting_refuse():
     for old, new, error, text in (
         ("c", {"d": 2, "e": 3}, ValueError, "axis 'c' of (a: 2, b: 3, c: 4) has 4 elements, (d: 2, e: 3) have 6"),
         ("c", {"a": 2, "d": 2}, ValueError, "axis 'a' occurs more than once in (a, b, a, d)"),
-        (Axis("c", 5), {"d": 5}, ValueError, "axis 'c' has size 4 here, 5 was asked for"),
         ("c", ("d", "e"), TypeError, "A new axis needs a size"),
     ):
         with refusal(text, error):
@@ -91,8 +88,6 @@ def test_ravel_and_flatten_merge_all_axes():
     assert_same(v.ravel("b"), "b", v.array)
     with refusal("axes (a, b, c) of (a: 2, b: 3, c: 4) have 24 elements, not 23"):
         x.flatten(Axis("i", 23))
-    with refusal("A named array is needed", TypeError):
-        nym.ravel(x.array, "i")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +121,6 @@ def test_what_was_flattened_comes_in_place_of_the_axis():
         unflatten(v)
     for fn, text in (
         (lambda: nym.flatten_all_axes_but(x, "b", "b"), "axis 'b' occurs more than once in (b, b)"),
-        (lambda: nym.flatten_all_axes_but(x, "i", "z"), "no axis 'z' in (a: 2, b: 3, c: 4)"),
         (lambda: nym.flatten_all_axes_but(x, Axis("i", 7), "b"), "have 8 elements, not 7"),
     ):
         with refusal(text):
@@ -141,8 +135,6 @@ def test_squeeze_removes_axes_of_size_1():
     assert x.squeeze() is x and x.squeeze(()) is x
     with refusal("axis 'b' of (a: 1, b: 3, c: 1) has size 3, `squeeze` removes size 1"):
         y.squeeze("b")
-    with refusal("no axis 'z' in (a: 1, b: 3, c: 1)"):
-        y.squeeze("z")
 
 
 def test_expand_adds_axes_of_size_1_in_front():
@@ -151,8 +143,6 @@ def test_expand_adds_axes_of_size_1_in_front():
     assert v.expand(()) is v
     with refusal("axis 'a' has size 2, `expand` adds axes of size 1; use `broadcast_axis`"):
         v.expand(Axis("a", 2))
-    with refusal("axis 'b' occurs more than once in (b, b)"):
-        v.expand("b")
 
 
 def test_without_a_mapping_merged_axes_are_sharded_by_their_first_part(explicit_mesh, draw):

@@ -31,36 +31,13 @@ SHARDED = {
     "power of a mask": (lambda x, i: x.at["pos", wide, "embed", 1].power(2), "dpm"),
     "known mask": (lambda x, i: x["batch", np.arange(8) % 2 == 0], "dpm"),
 }
-OUTSIDE = ("integer", "aligned", "set dslice", "set of a mask")
 mask = nym.named(np.arange(8) % 3 > 0, "batch")
 wide = nym.named(np.arange(24).reshape(3, 8) % 5 > 1, ("pos", "batch"))
 
 
-@pytest.fixture(scope="module")
-def expected():
-    """Operands, and what each operation makes of them on one device."""
-    random = np.random.default_rng(0)
-    x = nym.named(random.normal(size=(8, 3, 4)).astype(np.float32), ("batch", "pos", "embed"))
-    operands = x, nym.named(random.integers(0, 8, (2, 3)), ("q", "r"))
-    with jax.set_mesh(None):
-        return operands, jax.jit(run_all)(*operands)
-
-
-def run_all(*operands):
-    return {name: operation(*operands) for name, (operation, _) in SHARDED.items()}
-
-
-def test_sharded_arrays(mapped, expected):
-    operands, results = expected
-    sharded = nym.shard(operands)
-    inside = jax.jit(run_all)(*sharded)
-    for name, (operation, letters) in SHARDED.items():
-        for result in (inside[name], *([operation(*sharded)] if name in OUTSIDE else [])):
-            assert result.names == results[name].names, name
-            np.testing.assert_allclose(result.array, results[name].array, rtol=1e-6, err_msg=name)
-            if mapped.axis_types[0] == AxisType.Explicit:
-                spec = jax.P(*({"d": "data", "m": "model", "p": None}[letter] for letter in letters))
-                assert result.sharding.spec == spec, name
+def test_sharded_arrays(check_sharded, draw):
+    operands = draw(batch=8, pos=3, embed=4), draw.integers(0, 8, q=2, r=3)
+    check_sharded(SHARDED, *operands, outside=("integer", "aligned", "set dslice", "set of a mask"))
 
 
 def test_a_slice_that_the_mesh_does_not_divide(explicit_mesh):

@@ -1,9 +1,5 @@
 """`lift`: positional functions over named axes, against the same functions of plain arrays."""
 
-import functools
-import gc
-import weakref
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,34 +125,6 @@ def test_under_jit_it_is_traced_once_per_signature(x):
         run(x)
         squared(x, power=2)
     assert len(traced) == 2
-
-
-def test_nothing_keeps_a_function_alive(x):
-    def lifted(amount):
-        fn = lambda row: row * amount  # noqa: E731
-        nym.lift(fn, "b")(x)
-        return weakref.ref(fn)
-
-    gone = lifted(2.0)
-    gc.collect()
-    assert gone() is None
-
-
-def test_functions_that_cannot_be_hashed_are_called_all_the_same(x):
-    class Scale:
-        __hash__ = None  # pyright: ignore[reportAssignmentType]
-
-        def __call__(self, row):
-            return row * 2
-
-    assert same(nym.lift(Scale(), "c")(x), x.array * 2, ("a", "b", "c"))
-    assert same(nym.lift(functools.partial(jnp.multiply, 2), "c")(x), x.array * 2, ("a", "b", "c"))
-
-
-def test_axes_without_elements():
-    empty = nym.zeros({"a": 0, "b": 3})
-    assert nym.lift(jnp.sum, "b")(empty).shape == {"a": 0}
-    assert same(nym.lift(jnp.sum, "a")(empty), np.zeros(3), ("b",))
 
 
 def test_on_a_mesh_loop_axes_stay_sharded(mapped, draw):

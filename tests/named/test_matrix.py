@@ -90,14 +90,11 @@ REFUSALS = [
     (lambda: nym.diagonal(nym.ones({"b": 2, "i": 3, "j": 4}), "i", "j", new_axis="b"), "'b' occurs more than once"),
     (lambda: nym.diag(ROW, "i", nym.Axis("j", 3), k=1), "axis 'j' has size 4 here, 3 was asked for"),
     (lambda: nym.diag(ROW, "i", "i"), "axis 'i' occurs more than once"),
-    (lambda: nym.diag(ROW, "k", "j"), "no axis 'k' in (i: 3)"),
     (lambda: nym.outer(TABLE, ROW), "(i: 3, j: 4) and (i: 3) share axis 'i'; `rename` it in one of them"),
     (lambda: nym.cross(TABLE, TABLE, "j"), "vectors of 3 elements, axis 'j' of (i: 3, j: 4) has size 4"),
     (lambda: nym.cross(ROW, nym.ones({"j": 3}), "i"), "no axis 'i' in (j: 3)"),
-    (lambda: nym.cross(TABLE, nym.ones({"i": 3, "b": 2}), "i"), "cannot broadcast"),
     (lambda: nym.kron(TABLE, ROW, "j"), "no axis 'j' in (i: 3)"),
     (lambda: nym.kron(TABLE, nym.ones({"i": 3, "j": 2}), "i"), "axis 'j' has size 4 and size 2"),
-    (lambda: nym.kron(TABLE, nym.ones({"i": 3, "k": 3})), "cannot broadcast"),
 ]
 
 
@@ -123,52 +120,32 @@ def test_matrices_need_two_axes_that_are_there(function):
     for x, axes, text, error in (
         (TABLE, ("i", "k"), "no axis 'k' in (i: 3, j: 4)", ValueError),
         (TABLE, ("i", "i"), "axis 'i' is given more than once in (i, i)", ValueError),
-        (TABLE, ("i", nym.Axis("j", 5)), "axis 'j' has size 4 here, 5 was asked for", ValueError),
         (PLAIN, ("i", "j"), "A named array is needed, not an array of shape (3,)", TypeError),
     ):
         with refusal(text, error):
             function(x, *axes)
 
 
-def compute_all(x, y):
-    return (
-        nym.tril(x, "batch", "embed", 1),
-        nym.triu(x, "embed", "pos"),
-        nym.trace(x, "pos", "embed"),
-        nym.diagonal(x, "pos", "batch", new_axis="d"),
-        nym.diag(x, "pos", "other"),
-        nym.outer(y, x),
-        nym.cross(x, x * 2.0 + 1.0, "pos"),
-        nym.kron(x, x, "pos"),
-    )
+SHARDED = {
+    "tril": (lambda x, y: nym.tril(x, "batch", "embed", 1), "dpm"),
+    "triu": (lambda x, y: nym.triu(x, "embed", "pos"), "dpm"),
+    "trace": (lambda x, y: nym.trace(x, "pos", "embed"), "d"),
+    "diagonal": (lambda x, y: nym.diagonal(x, "pos", "batch", new_axis="d"), "mp"),
+    "diag": (lambda x, y: nym.diag(x, "pos", "other"), "dmpp"),
+    "outer": (lambda x, y: nym.outer(y, x), "pdpm"),
+    "cross": (lambda x, y: nym.cross(x, x * 2.0 + 1.0, "pos"), "dpm"),
+    "kron": (lambda x, y: nym.kron(x, x, "pos"), "dpm"),
+    "gradient": (lambda x, y: jax.grad(compute_loss)(x), "dpm"),
+}
+
+
+def test_matrices_and_gradients_are_the_same_sharded(check_sharded, draw):
+    check_sharded(SHARDED, draw(batch=4, pos=3, embed=2), draw(k=2), outside=list(SHARDED)[:-1])
 
 
 def compute_loss(x):
     parts = nym.tril(x, "batch", "pos"), nym.diagonal(x, "embed", "batch"), nym.diag(x["pos", 0], "embed", "other")
     return sum(nym.sum(part * part).scalar() for part in parts) + nym.trace(x, "pos", "embed").sum().scalar()
-
-
-def test_gradients_flow_through_triangles_traces_and_diagonals(draw):
-    x = draw(batch=4, pos=3, embed=2)
-    plain, diagonals = np.asarray(x), np.zeros((4, 3, 2), np.float32)
-    expected = 2 * plain * np.tri(4, 3, dtype=np.float32)[..., None]
-    for n in range(2):
-        diagonals[n, :, n] = 2 * plain[n, :, n]
-        expected[:, n, n] += 1
-    expected += diagonals
-    expected[:, 0] += 2 * plain[:, 0]
-    np.testing.assert_allclose(jax.jit(jax.grad(compute_loss))(x).array, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_matrices_and_gradients_are_the_same_sharded_on_both_meshes(compute_sharded, draw):
-    x, y = draw(batch=4, pos=3, embed=2), draw(k=2)
-    inside, _ = compute_sharded(lambda x, y: (compute_all(x, y), jax.grad(compute_loss)(x)), x, y)
-    outside = compute_all(nym.shard(x), y)
-    for result, other in zip(outside, inside, strict=True):
-        assert result.names == other.names
-        np.testing.assert_allclose(result.array, other.array, rtol=1e-5, atol=1e-5)
-    assert tuple(outside[0].sharding.spec) == ("data", None, "model")
-    assert tuple(outside[5].sharding.spec) == (None, "data", None, "model")
 
 
 def test_an_outer_product_may_be_one_of_an_array_with_itself_renamed(mapped, draw):

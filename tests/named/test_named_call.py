@@ -123,19 +123,6 @@ def test_compiled_programs_hold_paths_and_axes_forward_and_backward(form, gradie
         assert all("/blocks/while" in name for name in names if "while" in name)
 
 
-def test_a_jaxpr_shows_paths_inside_and_outside_of_loops():
-    text = jaxpr_text(nym.named_call(compute_loss), make_model("scan"), TOKENS)
-    assert "# [blocks/attention/query/dot(embed -> heads, head_dim)]" in text
-    assert "# [compute_loss/blocks]" in text
-    assert "# [compute_loss/embedding/unembed/dot(embed -> vocab)]" in text
-
-
-def test_a_rebuilt_module_has_the_name_of_its_class():
-    text = jaxpr_text(jax.grad(compute_loss), make_model("scan"), TOKENS)
-    assert "jvp(Embedding)/unembed" in text
-    assert "Stacked/attention/query/dot(embed -> heads, head_dim)" in text
-
-
 def test_modules_in_arguments_of_a_compiled_function_have_paths():
     model = make_model("scan")
     lowered = nym.named_jit(compute_loss).lower(model, TOKENS).as_text(debug_info=True)

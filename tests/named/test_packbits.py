@@ -33,14 +33,6 @@ def test_bits_are_those_of_integers():
         nym.unpackbits(nym.ones({"i": 2}, int), "i")
 
 
-@pytest.mark.parametrize("name", ["packbits", "unpackbits"])
-def test_bits_need_an_axis_that_is_there(name):
-    with refusal("no axis 'j' in (i: 2)"):
-        getattr(nym, name)(nym.ones({"i": 2}, jnp.uint8), "j")
-    with refusal("A named array is needed", TypeError):
-        getattr(nym, name)(jnp.ones(2, jnp.uint8), "i")
-
-
 def test_bits_are_the_same_sharded_on_both_meshes(compute_sharded, draw):
     def pack_and_unpack(x):
         packed = nym.packbits(x, "embed")

@@ -18,13 +18,6 @@ def close(result, expected, names, tolerance=1e-5):
     np.testing.assert_allclose(result.array, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_axes_are_given_alone_or_in_any_collection(draw):
-    x = draw(batch=8, pos=3, embed=4)
-    expected = np.asarray(x).sum((0, 2))
-    for axis in (["embed", Axis("batch", 8)], {"embed": None, "batch": 8}, ("batch", "embed")):
-        np.testing.assert_allclose(x.sum(axis).array, expected, rtol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int8, jnp.uint8, jnp.bool_])
 def test_bounds_of_nothing_are_those_of_the_element_type(dtype):
     x, nothing = nym.ones({"a": 2, "b": 3}, dtype), nym.zeros({"a": 2}, bool)
@@ -273,13 +266,10 @@ X, ROWS, PLAIN = nym.ones({"batch": 2, "variable": 3, "time": 5}), nym.ones({"a"
 SHOWN = "(a: 2, b: 3)"
 REFUSALS = [
     (lambda: nym.cov(X, "variable", "time", other="variable"), "axis 'variable' occurs more than once in"),
-    (lambda: nym.cov(X, "variable", "time", other="batch"), "axis 'batch' occurs more than once in"),
     (lambda: nym.cov(X, "variable", "time", other=Axis("k", 4)), "axis 'variable' has size 3 here, 4 was asked for"),
-    (lambda: nym.cov(X, "variable", "times", other="k"), "no axis 'times' in"),
     (lambda: nym.cov(X, "variable", "time", other="k", fweights=X["time", 0]), "no axis 'time' in (batch: 2, variable"),
     (lambda: nym.average(ROWS, "a", nym.ones({"c": 2})), f"must have axes of {SHOWN} only, they have (c: 2)"),
     (lambda: nym.average(ROWS, "b", nym.ones({"b": 4})), "axis 'b' has size 3 and size 4 in"),
-    (lambda: nym.average(ROWS, "c", ROWS), "no axis 'c' in"),
     (lambda: nym.diff(ROWS, "b", n=-1), "must not be negative, -1 was given"),
     (lambda: nym.diff(ROWS, "b", prepend=nym.ones({"c": 2})), f"must have axes of {SHOWN} only, not (c: 2)"),
     (lambda: nym.diff(ROWS, "b", append=nym.ones({"a": 3, "b": 1})), "axis 'a' has size 2 and size 3 in"),
@@ -293,6 +283,8 @@ def test_axes_that_do_not_fit_are_refused(call, text):
 
 
 def test_plain_weights_and_ends_are_refused():
+    with refusal("given by an `Axis` or by its name, not by a list of length 1", TypeError):
+        nym.median(ROWS, [["a"]])  # pyright: ignore[reportArgumentType]
     with refusal("A named array is needed, not an array of shape (3,)", TypeError):
         nym.average(ROWS, "b", PLAIN)
     with refusal("A plain array of shape (3,) has no axis names", TypeError):

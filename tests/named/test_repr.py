@@ -1,6 +1,5 @@
 """What a named array looks like: as text, in a notebook, in a module, and where its values cannot be read."""
 
-import logging
 import re
 import tracemalloc
 
@@ -106,23 +105,6 @@ def test_traced_arrays_show_the_tracer_of_jax(mapped):
     jax.grad(lambda x: shown.append((repr(x), repr(x.array))) or x.sum().scalar())(x)
     text, tracer = shown[1]
     assert text.split() == f"NamedArray(float32, batch: 8, pos: 3,{spec[1:-2]} traced as {tracer})".split()
-
-
-def test_values_are_printed_when_a_program_runs(mapped, capsys, caplog):
-    x = nym.shard(nym.named(jnp.arange(32.0).reshape(8, 4), ("batch", "embed")))
-
-    @nym.named_jit
-    def step(x):
-        jax.debug.print("x is {x}", x=x)
-        return x.sum()
-
-    step(x)
-    jax.effects_barrier()
-    printed = capsys.readouterr().out
-    assert printed.startswith("x is NamedArray(float32, batch: 8, embed: 4,")
-    assert as_numpy_shows(x.to_numpy()) in printed
-    logging.getLogger("axonym.test").warning("loss %s", nym.named(jnp.array([1.0, 2.0]), "step"))
-    assert caplog.messages[-1] == "loss NamedArray(float32, step: 2, [1., 2.])"
 
 
 def test_the_text_says_why_there_are_no_values():

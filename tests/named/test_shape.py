@@ -1,12 +1,9 @@
 """Operations that change which axes an array has, against what NumPy does by position."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 import axonym as nym
 from axonym import Axis
@@ -44,13 +41,6 @@ def test_rename_refuses():
             x.rename(names)
 
 
-def test_rearrange_is_a_transpose():
-    for order in itertools.permutations(x.axes):
-        names = tuple(axis.name for axis in order)
-        expected = np.transpose(x, [x.names.index(name) for name in names])
-        assert same(x.rearrange(order), expected, names) and x.rearrange(names).names == names
-
-
 def test_rearrange_to_the_same_order_is_nothing(equations):
     assert x.rearrange(("a", "b", "c")) is x and x.rearrange((...,)) is x and x.rearrange(("a", ...)) is x
     assert equations(lambda x: x.rearrange(("a", ..., "c")), x) == []
@@ -60,18 +50,13 @@ def test_rearrange_to_the_same_order_is_nothing(equations):
 def test_rearrange_refuses():
     selector, sequence = "given by an `Axis` or by its name, not by ", "`rearrange` takes a sequence of axes"
     for order, text, error in (
-        (("a", "z", ...), f"no axis 'z' in {SHOWN}", ValueError),
         ((Axis("a", 3), ...), "axis 'a' has size 2 here, 3 was asked for", ValueError),
         (("a", "a", ...), "axis 'a' is given more than once in (a, a)", ValueError),
         (("a", "b"), "the order (a, b) leaves out (c); add `...` for the others", ValueError),
-        ((), "the order () leaves out (a, b, c); add `...` for the others", ValueError),
         ((..., "a", ...), "`...` may occur only once in an order of axes", ValueError),
         (Axis("a", 2), sequence, TypeError),
-        (0, sequence, TypeError),
         (..., sequence, TypeError),
-        ((["a"], ...), f"{selector}a list of length 1.", TypeError),
         ((..., {"a": 2}), selector + "{'a': 2}.", TypeError),
-        ((0, ...), f"{selector}0.", TypeError),
     ):
         with refusal(text, error):
             x.rearrange(order)
@@ -162,8 +147,6 @@ def test_joining_refuses(join, axis):
         ([x, v], f"`{name}` takes arrays of the same axes, not {SHOWN} and (b: 3)", ValueError),
         ([x, nym.ones({"a": 2, "b": 5, "c": 4})], "axis 'b' has size 3 and size 5 in", ValueError),
         ([x, plain], "A named array is needed, not ", TypeError),
-        ([plain, x], "A named array is needed, not ", TypeError),
-        ([1.0, x], "A named array is needed, not ", TypeError),
         (x, "needs an axis; use `unbind", TypeError),
     ):
         with refusal(text, error):
@@ -190,8 +173,6 @@ def test_unbind_takes_apart_what_stack_joins():
             assert same(piece, np.take(np.asarray(x), at, i), tuple(n for n in x.names if n != name))
         assert np.array_equal(nym.stack(name, pieces).array, np.moveaxis(x.array, i, 0))
     assert nym.zeros({"a": 0, "b": 2}).unbind("a") == ()
-    with refusal(f"no axis 'z' in {SHOWN}"):
-        x.unbind("z")
     with refusal("axis 'a' has size 2 here, 3 was asked for"):
         x.unbind(Axis("a", 3))
 
@@ -210,7 +191,6 @@ def test_split_refuses():
         ("c", nym.make_axes(a=2, d=2), "axis 'a' occurs more than once in (a, b, a)", ValueError),
         ("c", ["d", "e"], "A new axis needs a size", TypeError),
         ("c", 2, "`split` takes the axes of the pieces, as in make_axes(head=2, tail=3), not 2", TypeError),
-        ("z", nym.make_axes(d=4), "no axis 'z' in", ValueError),
     ):
         with refusal(text, error):
             x.split(axis, pieces)
@@ -249,16 +229,7 @@ OPERATIONS = {
     "split_same": (lambda x, v: x.split("batch", [Axis("batch", 4)] * 2)[1], "dpm"),
 }
 
-EAGER = {"concatenate", "flatten_axes", "split_same", "unbind"}
 
-
-def test_sharded_arrays(mapped, compute_sharded, draw):
+def test_sharded_arrays(check_sharded, draw):
     operands = draw(batch=8, pos=3, embed=4), draw(embed=4)
-    run = lambda *operands: {name: operation(*operands) for name, (operation, _) in OPERATIONS.items()}  # noqa: E731
-    inside = compute_sharded(run, *operands)
-    outside = {name: OPERATIONS[name][0](*nym.shard(operands)) for name in EAGER}
-    for name, result in [*inside.items(), *outside.items()]:
-        assert same(result, inside[name].array, inside[name].names), name
-        if mapped.axis_types[0] == AxisType.Explicit:
-            spec = jax.P(*({"d": "data", "m": "model", "p": None}[letter] for letter in OPERATIONS[name][1]))
-            assert result.sharding.spec == spec, name
+    check_sharded(OPERATIONS, *operands, outside=("concatenate", "flatten_axes", "split_same", "unbind"))

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 import axonym as nym
 import axonym.haliax as hax
@@ -59,11 +58,9 @@ NEEDS = "`slice` along 'b' needs `length`, or an `Axis` as `new_axis`"
 MAPPINGS = "`slice` takes an axis, or the mappings `start` and `length`"
 REFUSED_SLICES = [
     (("z",), {"length": 2}, f"no axis 'z' in {SHOWN}", ValueError),
-    ((Axis("b", 4),), {"length": 2}, "axis 'b' has size 3 here, 4 was asked for", ValueError),
     (("b",), {"length": 4}, f"4 elements, given to `slice`, do not fit into axis 'b' of {SHOWN}", ValueError),
     (("b",), {"length": -1}, "The size of axis 'b' must not be negative, -1 was given.", ValueError),
     (("b",), {}, NEEDS, ValueError),
-    (("b", "d"), {}, NEEDS, ValueError),
     (("b", Axis("d", 2)), {"length": 3}, "axis 'd' has size 2, a `length` of 3 was given to `slice`", ValueError),
     (("b", Axis("a", 2)), {}, "axis 'a' occurs more than once in (a, a, c)", ValueError),
     (({"b": 1}, {"c": 2}), {}, f"`slice` of axes (b) of {SHOWN} needs their `length`", ValueError),
@@ -112,7 +109,6 @@ def test_updated_slice_keeps_the_element_type():
 def test_updated_slice_refuses():
     two = nym.ones({"c": 2})
     for start, update, text, error in (
-        ({"z": 0}, two, f"no axis 'z' in {SHOWN}", ValueError),
         ({"c": 0}, nym.ones({"d": 2}), f"the update, (d: 2), has axes (d) that {SHOWN} lacks", ValueError),
         ({"a": 0}, two, f"axis 'c' has size 2 in the update and size 4 in {SHOWN}; give its `start`", ValueError),
         ({"c": 0}, nym.ones({"c": 5}), "5 elements, given to `updated_slice`, do not fit into axis 'c'", ValueError),
@@ -126,16 +122,6 @@ def test_updated_slice_refuses():
         nym.slice(x.array, "b", length=2)
 
 
-def test_gradients(draw):
-    weights, update = draw(a=2, b=3, c=2), draw(a=2, b=3, c=2)
-    at = jnp.int32(1)
-    gradient = jax.grad(lambda x: (x.slice("c", start=at, length=2) * weights).sum().scalar())(x)
-    assert same(gradient, np.pad(weights.array, ((0, 0), (0, 0), (1, 1))))
-    whole = draw(a=2, b=3, c=4)
-    of_x, of_update = jax.grad(lambda x, u: (x.updated_slice({"c": at}, u) * whole).sum().scalar(), (0, 1))(x, update)
-    assert same(of_update, whole.array[:, :, 1:3]) and same(of_x, whole.array.at[:, :, 1:3].set(0))
-
-
 OPERATIONS = {
     "slice": (lambda x, u: x.slice("pos", start=1, length=2), "dpm"),
     "slice_divided": (lambda x, u: x.slice("batch", start=jnp.int32(3), length=4), "dpm"),
@@ -147,16 +133,9 @@ OPERATIONS = {
 }
 
 
-def test_sharded_arrays(mapped, compute_sharded, draw):
+def test_sharded_arrays(check_sharded, draw):
     operands = draw(batch=8, pos=3, embed=4), draw(pos=2, embed=4, batch=8)
-    run = lambda *operands: {name: operation(*operands) for name, (operation, _) in OPERATIONS.items()}  # noqa: E731
-    inside = compute_sharded(run, *operands)
-    outside = {name: OPERATIONS[name][0](*nym.shard(operands)) for name in ("slice_renamed", "updated_divided")}
-    for name, result in [*inside.items(), *outside.items()]:
-        assert same(result, inside[name].array, inside[name].names), name
-        if mapped.axis_types[0] == AxisType.Explicit:
-            spec = jax.P(*({"d": "data", "m": "model", "p": None}[letter] for letter in OPERATIONS[name][1]))
-            assert result.sharding.spec == spec, name
+    check_sharded(OPERATIONS, *operands, outside=("slice_renamed", "updated_divided"))
 
 
 def test_slices_past_the_end_of_a_sharded_axis_are_moved_back_inside(compute_sharded, draw):
