@@ -2,7 +2,7 @@
 
 The arrays have no names, so each sharding is written out: parameters are divided over `data` and `model` between steps,
 each layer gathers its own over `data` when its turn in the scan comes, activations are divided by batch, and heads,
-hidden units and vocabulary by `model`. On an Explicit mesh, JAX wants the same shardings stated in another way.
+hidden units and vocabulary by `model`.
 """
 
 import functools
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 
 COMPUTE = {
@@ -49,24 +49,12 @@ STORED = {
 }
 
 
-def at(x: jax.Array, spec: P) -> jax.Array:
-    """Returns an array with a sharding, whichever kind of mesh is set."""
-    if AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types:
-        return jax.reshard(x, spec)
-    return jax.lax.with_sharding_constraint(x, spec)
+at = jax.lax.with_sharding_constraint
 
 
 def product(equation: str, x: jax.Array, y: jax.Array, spec: P) -> jax.Array:
-    """Returns an einsum with a sharding, which on an Explicit mesh says where the sum is taken as well."""
-    if AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types:
-        return jnp.einsum(equation, x, y, out_sharding=spec)
-    return jax.lax.with_sharding_constraint(jnp.einsum(equation, x, y), spec)
-
-
-def rows(table: jax.Array, index: jax.Array, spec: P) -> jax.Array:
-    if AxisType.Explicit in jax.typeof(table).sharding.mesh.axis_types:
-        return table.at[index].get(out_sharding=spec)
-    return jax.lax.with_sharding_constraint(table[index], spec)
+    """Returns an einsum with a sharding."""
+    return at(jnp.einsum(equation, x, y), spec)
 
 
 def rms_norm(weight: jax.Array, x: jax.Array) -> jax.Array:
@@ -103,7 +91,7 @@ def block(x: jax.Array, weights: dict[str, jax.Array]) -> tuple[jax.Array, None]
 
 def loss_of(parameters: dict[str, Any], inputs: jax.Array, targets: jax.Array) -> jax.Array:
     embedding, norm, head = (at(parameters[name], COMPUTE[name]) for name in ("embedding", "norm", "head"))
-    x = rows(embedding, inputs, P("data"))
+    x = at(embedding[inputs], P("data"))
     x, _ = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), x, parameters["blocks"])
     logits = product("bpe,ve->bpv", rms_norm(norm, x), head, P("data", None, "model"))
     # Not `take_along_axis`, which would gather the scores of the whole vocabulary.

@@ -205,19 +205,6 @@ def test_a_hundred_arrivals_compile_nothing(generate, compiled):
     assert (ended, compiled) == (100, [])
 
 
-@pytest.mark.thorough
-def test_prompts_take_turns_in_slots(generate, llama_folder, capsys):
-    llama = read_family("llama")
-    prompts, texts = llama.inputs[0].array.tolist(), llama.generated[:, :3].tolist()
-    options = ["--tokens", "3", "--temperature", "0", "--slots", "1", "--log-probabilities"]
-    with jax.set_mesh(None):
-        assert generate.main([str(llama_folder), *(" ".join(map(str, prompt)) for prompt in prompts), *options]) == 0
-    shown, _, table = capsys.readouterr().out.partition("text")
-    expected = [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
-    assert [list(map(int, line.split())) for line in shown.split("\n\n")] == expected
-    assert "perplexity" in table and f"{3 * len(prompts)} tokens in" in table
-
-
 def test_a_text_that_has_ended_stays_as_it_is(generate, capsys):
     tokens = generate.Numbers({"eos_token_id": [9, 10]})
     stream = iter([np.array([1, 9]), np.array([2, 3]), np.array([10, 4]), np.array([5, 6])])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import re
 from math import prod
 
 import numpy as np
@@ -117,27 +116,6 @@ def test_factors_are_on_the_axes_that_were_asked_throughout_the_mesh(data, use_j
     assert mesh.devices.shape == tuple(sizes)
     assert sorted(ids(mesh)) == list(range(len(devices)))
     assert crossed(mesh, "slice_index" if by_slice else "process_index") == tuple(factors)
-
-
-@given(
-    sizes=st.lists(st.integers(-1, 4), min_size=2, max_size=2),
-    factors=st.none() | st.lists(st.integers(-2, 3), min_size=2, max_size=2),
-    shape=st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2)),
-    use_jax=st.booleans(),
-)
-@settings(deadline=None, max_examples=60)
-def test_any_mesh_over_slices_is_what_was_asked_or_an_error(sizes, factors, shape, use_jax):
-    number, each, held = shape
-    devices = slices(number, each * held, processes_each=each)
-    try:
-        mesh = create_mesh(sizes, ("a", "b"), factors, devices=devices, use_jax=use_jax)
-    except ValueError as error:
-        # Ours, whatever is wrong, and with what would do.
-        assert re.search(r"the nearest fit is \(|would do$", str(error))
-    else:
-        assert all(size in (-1, got) for size, got in zip(sizes, mesh.devices.shape, strict=True))
-        assert sorted(ids(mesh)) == list(range(len(devices)))
-        assert factors is not None or prod(crossed(mesh, "slice_index")) == number
 
 
 @pytest.mark.parametrize("sizes", [(4, 4), (16, 1), (1, 16), (2, 8), (2, 2, 4), (3, 5)])
@@ -284,21 +262,6 @@ def test_a_host_has_its_part_of_the_mesh():
             assert crossed(mesh, "process_index") == factors
     assert calculate_host_mesh_shape((2, 4)) == (2, 4)
     assert calculate_host_mesh_shape((2, 8), num_processes=2) == (1, 8)
-
-
-def test_every_mesh_up_to_eight_in_each_direction_is_tiled_by_hosts():
-    checked = 0
-    for shape in itertools.chain(*(itertools.product(range(1, 9), repeat=axes) for axes in (1, 2, 3))):
-        # All splits there are: a divisor of each size, and with it the number of hosts; the last has the most early on.
-        splits = {}
-        for split in itertools.product(*([n for n in range(1, size + 1) if size % n == 0] for size in shape)):
-            splits[prod(split)] = split
-        total = prod(shape)
-        for number in [n for n in range(1, total + 1) if total % n == 0]:
-            expected = tuple(size // factor for size, factor in zip(shape, splits[number], strict=True))
-            assert calculate_host_mesh_shape(shape, total // number, number) == expected
-            checked += 1
-    assert checked == 5070
 
 
 def test_a_mesh_that_is_not_over_all_hosts_is_an_error():

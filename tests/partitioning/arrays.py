@@ -1,4 +1,4 @@
-"""Arrays, mappings for them, where they lie, and a block of layers: what the tests of this folder work on."""
+"""Arrays, mappings for them, where they lie, a block of layers, and rules: what the tests of this folder work on."""
 
 from typing import Any
 
@@ -50,3 +50,23 @@ class Block(eqx.Module):
 
     def __call__(self, x: nym.NamedArray) -> nym.NamedArray:
         return x + self.down(nym.nn.silu(self.up(self.norm(x))))
+
+
+class Fails(nym.ShardingRule):
+    """Raises an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def apply(self, pytree: Any) -> Any:
+        raise self.error
+
+
+class Given(nym.ShardingRule):
+    """Gives one answer for each array, or for the whole tree."""
+
+    def __init__(self, answer: Any, for_tree: bool = False) -> None:
+        self.answer, self.for_tree = answer, for_tree
+
+    def apply(self, pytree: Any) -> Any:
+        return self.answer if self.for_tree else jax.tree.map(lambda _: self.answer, pytree)

@@ -114,9 +114,7 @@ def reference_step(parameters, moments, x):
 
 FORMS = {
     "function": lambda fn: nym.fsdp(fn, STORED, COMPUTE),
-    "function, by keyword": lambda fn: nym.fsdp(fn, parameter_mapping=STORED, compute_mapping=COMPUTE),
     "decorator": lambda fn: nym.fsdp(STORED, COMPUTE)(fn),
-    "decorator, by keyword": lambda fn: nym.fsdp(parameter_mapping=STORED, compute_mapping=COMPUTE)(fn),
     "decorator, half by keyword": lambda fn: nym.fsdp(STORED, compute_mapping=COMPUTE)(fn),
     "named_jit": lambda fn: nym.named_jit(fn, COMPUTE, in_axis_resources=STORED, out_axis_resources=STORED),
 }
@@ -522,6 +520,18 @@ def test_an_axis_that_does_not_divide(mesh):
     with nym.axis_mapping(COMPUTE):
         updates, state = nym.named_jit(lenient.update)(params, lenient.init(params), params)
     assert misplaced((updates, state), COMPUTE, mesh) == []
+
+
+@on_auto
+def test_a_fallback_rule_shards_the_state_of_plain_parameters(mesh):
+    params = {"w": jax.device_put(np.ones((8, 4), np.float32), P()), "bias": nym.ones(Embed)}
+    mapping = nym.AxisMapping({"embed": "data"}, fallback=nym.PathShardingRule({"w": P("data", "model")}))
+    optimizer = nym.sharded_optimizer(ADAM, mapping)
+    state = optimizer.init(params)
+    _, updated = nym.named_jit(optimizer.update)(params, state, params)
+    for each in (state, updated):
+        assert each.tree[0].mu["w"].sharding.spec == P("data", "model")
+        assert each.tree[0].mu["bias"].sharding.spec == P("data")
 
 
 @on_explicit

@@ -90,8 +90,6 @@ CASES = {
     ),
     "experts, ragged": Case("mixtral", {"data": 2, "expert": 4}, EXPERTS, {"dispatch": "ragged_all_to_all"}),
     "2 stages": Case("llama", {"stage": 2, "data": 2, "model": 2}, STAGES, {}, 8, 2),
-    "4 stages": Case("llama", {"stage": 4, "model": 2}, STAGES, {}, 8),
-    "stages and heads": Case("mixtral", STAGE_CUBE, {**CONTEXT, "layers": "stage"}, {"context": "all_to_all"}, 4),
     "stages and experts": Case(
         "mixtral", {"stage": 2, "data": 2, "expert": 2}, {**EXPERTS, "layers": "stage"}, {"dispatch": "gather"}, 4, 2
     ),

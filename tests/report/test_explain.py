@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import warnings
 from typing import Any
 
@@ -11,11 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import axonym as nym
-from axonym.report._format import format_bytes
 
 from ..browser import Element, Reader
 from ..refusals import refusal
@@ -312,53 +309,6 @@ def test_a_mapping_for_computing_that_does_not_fit_is_told_and_one_alone_is_refu
     assert leaf.gradient == "scattered over data in 2 rounds"
 
 
-AXES = ("a", "b", "c", "d")
-MESH_AXES = st.sampled_from([None, "x", "y", "z", ("x", "y"), ("y", "z"), "w"])
-
-
-@st.composite
-def problems(draw: Any) -> tuple[Any, nym.AxisMapping, AbstractMesh]:
-    """Draws a tree of shapes, a mapping and an abstract mesh, with all that can go wrong."""
-    kinds = draw(st.sampled_from([AxisType.Auto, AxisType.Explicit]))
-    sizes = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=3, max_size=3)))
-    mesh = AbstractMesh(sizes, ("x", "y", "z"), axis_types=(kinds,) * 3)
-    entries = draw(st.dictionaries(st.sampled_from(AXES), MESH_AXES))
-    uneven = draw(st.sampled_from(["error", "replicate"]))
-    mapping = nym.AxisMapping(entries, uneven=uneven, fallback=draw(st.sampled_from([None, Last("x"), Last("y")])))
-    dtype = st.sampled_from([jnp.float32, jnp.bfloat16, jnp.int8])
-    names = st.lists(st.sampled_from(AXES), max_size=3, unique=True)
-    tree = []
-    for _ in range(draw(st.integers(1, 4))):
-        own = draw(names)
-        shape = tuple(draw(st.sampled_from([0, 1, 2, 4, 6, 12])) for _ in own)
-        array = jax.ShapeDtypeStruct(shape, draw(dtype))
-        tree.append(array if draw(st.booleans()) else nym.named(array, tuple(own)))
-    return tree, mapping, mesh
-
-
-@given(problems())
-@settings(max_examples=40)
-def test_it_never_disagrees_with_shard(problem):
-    tree, mapping, mesh = problem
-    explanation = nym.explain(tree, mapping, mesh)
-    for index, (array, leaf) in enumerate(zip(tree, explanation.leaves, strict=True)):
-        own: list[Any] = [None] * len(tree)  # the others may be refused
-        own[index] = array
-        try:
-            (placed,) = jax.tree.leaves(nym.shard(own, mapping, mesh))
-        except ValueError as error:
-            assert leaf.error == str(error)
-            continue
-        assert leaf.error is None
-        entries = () if placed.sharding is None else tuple(placed.sharding.spec)
-        assert leaf.spec == P(*entries, *[None] * (placed.ndim - len(entries)))
-        assert tuple(leaf.spec) == tuple(P(*[axis.mesh_axes or None for axis in leaf.axes]))
-        part = placed.shape if placed.sharding is None else placed.sharding.shard_shape(placed.shape)
-        assert leaf.bytes_per_device == math.prod(part) * placed.dtype.itemsize
-        assert leaf.replicated_bytes == leaf.bytes_per_device * mesh.size - leaf.bytes
-    assert explanation.bytes_per_device == sum(leaf.bytes_per_device for leaf in explanation.leaves)
-
-
 @pytest.mark.parametrize("mapping", [{"embed": ("model", "data")}, {"mlp": "model"}], ids=str)
 def test_the_bytes_per_device_are_those_that_the_fullest_device_holds(mesh, mapping):
     tree = {
@@ -482,11 +432,6 @@ def test_long_trees_are_cut_short_but_not_their_totals():
     assert "[1]" not in explanation.table(limit=1)
     with pytest.raises(ValueError, match="`limit` is the number of arrays to show"):
         explanation.table(-1)
-
-
-def test_sizes_are_for_people():
-    texts = ["0 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "1.5 GiB", "1048576 PiB"]
-    assert [format_bytes(number) for number in (0, 1023, 1024, 1536, 2**20 - 1, 3 * 2**29, 2**70)] == texts
 
 
 def read(explanation: nym.Explanation) -> tuple[list[list[Element]], str]:

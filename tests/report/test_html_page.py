@@ -173,19 +173,6 @@ def test_areas_are_proportional_to_the_bytes_fill_the_picture_and_are_nearly_squ
     assert sum(overlap(first, second) for index, first in enumerate(elements) for second in elements[:index]) < 1e-5
 
 
-def test_a_group_is_one_rectangle_with_its_name(drawn):
-    (page, _), _ = drawn
-    names = [button.text for button in page.by_id("map").all("button", "chip")]
-    assert names[0] == "blocks"
-    assert {"0", "11", "mlp", "attention"} <= set(names)
-    shardings = report()
-    inside = [tile for tile in tiles(page) if shardings.leaves[tile.array].path.startswith("['blocks'][7]")]
-    left, top = min(tile.left for tile in inside), min(tile.top for tile in inside)
-    right = max(tile.left + tile.width for tile in inside)
-    bottom = max(tile.top + tile.height for tile in inside)
-    assert math.isclose((right - left) * (bottom - top), sum(tile.area for tile in inside), rel_tol=1e-3)
-
-
 @pytest.mark.parametrize(("which", "size"), [("drawn", (900, 1200)), ("searched", (1600, 390))])
 def test_the_picture_of_a_page_is_not_blank(which, size, request):
     picture = imread(request.getfixturevalue(which)[1])

@@ -2,17 +2,13 @@
 
 import dataclasses
 import json
-import math
 import pickle
-import re
 from typing import Any
 
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import axonym as nym
@@ -216,51 +212,6 @@ def test_a_report_becomes_plain_values():
     assert reported(shape(7), P()).to_dict()["leaves"][0]["padding"][0] == padding
 
 
-NAMES = ("data", "model", "one")
-ENTRIES = st.one_of(st.none(), st.lists(st.sampled_from(NAMES), max_size=2, unique=True).map(tuple))
-
-
-@settings(max_examples=60)
-@given(st.lists(st.sampled_from([0, 1, 2, 3, 4, 6, 7, 8, 16]), max_size=3), st.lists(ENTRIES, max_size=3))
-def test_what_a_report_says_of_an_array_is_true(sizes, entries):
-    def part(entries: Any) -> tuple[int, ...] | None:
-        """The shape of a part of the array, None if JAX refuses to divide it so."""
-        try:
-            sharding = NamedSharding(ONE, P(*entries))
-            sharding.check_compatible_aval(tuple(sizes))
-            return sharding.shard_shape(tuple(sizes))
-        except Exception:
-            return None
-
-    report = reported(shape(*sizes), P(*entries), ONE)
-    (leaf,) = report.leaves
-    for padding in leaf.padding if leaf.error is None else ():
-        padded, over = list(sizes), list(leaf.spec)
-        padded[padding.dimension], over[padding.dimension] = padding.padded_size, padding.mesh_axes
-        assert sizes[padding.dimension] < padding.padded_size
-        (then,) = reported(shape(*padded), P(*over), ONE).leaves
-        assert then.error is None
-        assert then.bytes_per_device == padding.bytes_per_device < leaf.bytes_per_device
-    if (held := part(entries)) is None:
-        assert (leaf.spec, leaf.bytes_per_device) == (None, leaf.bytes) and leaf.error
-        return
-    used = [axis for entry in leaf.spec for axis in ((entry,) if isinstance(entry, str) else entry or ())]
-    assert leaf.bytes_per_device == math.prod(held) * 4 == report.bytes_per_device
-    assert {*used, *leaf.unused} == set(NAMES)
-    for axis, why in leaf.unused.items():
-        more = [divided_too(leaf.spec, index, axis) for index in range(len(sizes))]
-        could = axis != "one" and math.prod(sizes) > 0 and any(part(each) for each in more)
-        assert could == why.startswith("unused; it could shard dimension ")
-        if could:
-            assert part(more[int(re.findall(r"dimension (\d)", why)[0])])
-
-
-def divided_too(spec: P, index: int, axis: str) -> list[Any]:
-    """The entries of a spec with one more mesh axis on a dimension."""
-    entries = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
-    return [(*entry, axis) if number == index else entry for number, entry in enumerate(entries)]
-
-
 def test_arrays_beside_the_mesh_say_where_they_are(auto_mesh):
     second = jax.make_mesh((2,), ("stage",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
     tree = {
@@ -279,15 +230,6 @@ def test_arrays_beside_the_mesh_say_where_they_are(auto_mesh):
     text, pair = np.array(["a", "b"]), np.zeros(2, [("a", "f4"), ("b", "i4")])
     for specs in (None, P()):  # what JAX holds no arrays of is in no report
         assert [leaf.path for leaf in reported([text, pair, np.ones(4)], specs).leaves] == ["[2]"]
-
-
-def test_a_report_of_a_rule_says_what_of_it_decides(auto_mesh):
-    tree = {"up_proj": {"kernel": shape(8, 16)}}
-    report = reported(tree, nym.RoleShardingRule(tensor="model", fsdp="data"), auto_mesh)
-    assert "; by `RoleShardingRule`; " in str(report)
-    assert "`RoleShardingRule`, the role 'column': 'model'" in str(report)
-    report = reported(tree, nym.PathShardingRule({"up_proj/kernel": P("data")}), auto_mesh)
-    assert "the pattern 'up_proj/kernel' of a `PathShardingRule`: 'data'" in str(report)
 
 
 # What changed between two reports
@@ -378,14 +320,6 @@ Removed: ['gone'] 8 B on each device
 
 New problems:
   ['new']: dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 8"""
-
-
-def test_a_table_shows_as_many_changes_as_asked():
-    comparison = compared(([shape(8)] * 50, P("data")), ([shape(8)] * 50, P("model")))
-    assert "… 10 more; `.table(limit=None)` shows all" in str(comparison)
-    assert comparison.table(None).count("was data") == 50
-    with refusal("`limit` is the number of arrays to show, or None for all; it was -1."):
-        comparison.table(-1)
 
 
 def test_a_comparison_becomes_plain_values():

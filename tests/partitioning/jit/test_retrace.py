@@ -67,18 +67,14 @@ def given(*args, **kwargs):
 
 ARGUMENTS = {
     "shape": (given(model(), array(16)), "x: float32[8,4] -> float32[16,4]"),
-    "dtype": (given(model(), array(dtype=np.int32)), "x: float32[8,4] -> int32[8,4]"),
     "names": (given(model(), array(names=("pos", "embed"))), "x: axes (batch, embed) -> (pos, embed)"),
     "named or plain": (given(model(), array().array), "x: float32[8,4] with axes (batch, embed) -> float32[8,4]"),
     "static leaf": (given(model(rate=0.2), array()), "model.rate: 0.1 -> 0.2"),
     "type of a static leaf": (given(model(rate=1), array()), "model.rate: 0.1 -> 1"),
-    "function": (given(model(act=nym.exp), array()), "model.act: tanh -> exp"),
-    "static field": (given(model(name="second"), array()), "model.name: 'first' -> 'second'"),
     "long value": (given(model(name="x" * 99), array()), f"model.name: 'first' -> '{'x' * 36}..."),
     "array for none": (given(model(bias=np.ones(3)), array()), "model.bias: None -> float32[3]"),
     "part more": (given(model(parts=(nym.tanh, 2)), array()), "model.parts[0]: nothing -> tanh; model.parts[1]: noth"),
     "another type": (given(model(parts=[]), array()), "model.parts: a tuple -> a list"),
-    "another model": (given({"weight": array()}, array()), "model: a Model -> a dict"),
     "static for array": (given(model(), 3), "x: float32[8,4] with axes (batch, embed) -> 3"),
     "argument more": (given(model(), array(), scale=2.0), "scale: nothing -> 2.0"),
     "by keyword": (given(model(), x=array()), "x passed by: 'position' -> 'keyword'"),
@@ -298,6 +294,8 @@ def test_the_warning_of_retraces_can_be_turned_off(monkeypatch):
     assert warned_of(calls, nym.fsdp(scaled, {}, {}, retrace_warning=False)) == []
     monkeypatch.setenv("AXONYM_RETRACE_WARNING", "off")
     assert warned_of(calls) == []
+    with refusal("`retrace_warning` must be True or False, not 'off'.", TypeError):
+        nym.named_jit(abs, retrace_warning="off")
 
 
 def test_the_warning_points_at_the_line_of_the_call_and_as_an_error_stops_that_only():

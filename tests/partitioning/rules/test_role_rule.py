@@ -227,12 +227,6 @@ def test_the_second_layer_of_a_stacked_mlp_is_no_attention():
     assert plan["layers/mlp/out/kernel"] == ("stacked row", P(None, "tp", "fsdp"))
 
 
-def test_as_many_layers_as_the_width_are_layers():
-    plan = planned({"blocks": {"q_proj": like(D, D, D), "o_proj": like(D, D, D), "norm": like(D, D)}})
-    assert plan["blocks/q_proj"] == ("stacked column", P(None, "fsdp", "tp"))
-    assert plan["blocks/o_proj"] == ("stacked row", P(None, "tp", "fsdp"))
-
-
 def test_einsums_of_gemma_are_read():
     attention = {
         "q_einsum": layer("w", 8, D, 32),
@@ -297,12 +291,6 @@ def test_parameters_and_the_state_of_an_optimizer_stay_where_they_are(auto_mesh:
     assert len(traced) == 1
 
 
-def test_what_is_said_of_a_block_does_not_depend_on_the_rest_of_the_tree():
-    mlp = {"up_proj": layer("kernel", D, F, bias=F), "down_proj": layer("kernel", F, D, bias=D), "norm": like(D)}
-    alone = RULE.apply(mlp)
-    assert RULE.apply({"a": mlp, "large": like(2**12, 2**12), "lm_head": like(D, V)})["a"] == alone
-
-
 def test_vectors_are_replicated_unless_they_are_large():
     vectors = {"norm": layer("scale", D, bias=D), "stacked": {"norm": {"scale": like(128, D)}}}
     whole = {"norm": {"scale": P(), "bias": P()}, "stacked": {"norm": {"scale": P()}}}
@@ -327,19 +315,6 @@ def test_features_are_replicated_if_the_heads_are_not_divisible():
         "query": {"kernel": P(("tp", "fsdp"), None, None)},
         "out": {"kernel": P(None, None, ("tp", "fsdp"))},
     }
-
-
-def test_no_order_of_mesh_axes_costs_memory_or_gives_an_invalid_spec():
-    shapes = {"wq": like(48, 40), "wo": like(24, 36), "embed": like(50257, 96), "experts": {"w1": like(6, 8, 10)}}
-    for order in itertools.permutations(("dp", "fsdp", "ep", "tp")):
-        mesh = AbstractMesh((2,) * 4, order)
-        specs = nym.RoleShardingRule(mesh).apply(shapes)
-        parts = jax.tree.map(
-            lambda leaf, spec, mesh=mesh: leaf.size // np.prod(NamedSharding(mesh, spec).shard_shape(leaf.shape)),
-            shapes,
-            specs,
-        )
-        assert parts == {"wq": 16, "wo": 16, "embed": 16, "experts": {"w1": 16}}, order
 
 
 def test_no_name_and_shape_give_a_spec_that_jax_refuses():

@@ -1,132 +1,19 @@
-"""What holds of every sharding rule, rules of one's own, and several rules as one, of which the first decides.
-
-Shapes and meshes are drawn at random from awkward ones, and JAX judges each spec.
-"""
+"""Rules of one's own, and several rules as one, of which the first decides."""
 
 import copy
 import dataclasses
-import functools
-import math
 import pickle
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, PartitionSpec as P
 
 import axonym as nym
 
-from ...processes import run
 from ...refusals import refusal
-
-
-# Names of mesh axes as people have them, and as they may have them.
-NAMES = ("dp", "fsdp", "ep", "tp", "sp", "data", "model", "x y", "0", "größe", "Batch", "a/b", "None", "stage" * 9)
-ROLES = ("tensor", "fsdp", "expert", "batch")
-AXIS_SIZES = (1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 16, 32)
-SIZES = (0, 1, 2, 3, 5, 6, 7, 8, 9, 12, 31, 48, 96, 127, 257, 384, 768, 1000, 1009, 4096, 14336, 50257, 50304, 10131227)
-KEYS = ("q_proj", "o_proj", "up", "down", "kernel", "weight", "bias", "scale", "embed", "lm_head", "router", "experts")
-
-
-def drawn_mesh(random: np.random.Generator) -> AbstractMesh:
-    """A mesh of one to six axes and at most 512 devices, some Explicit."""
-    names = tuple(str(name) for name in random.permutation(NAMES)[: random.integers(1, 7)])
-    sizes: list[int] = []
-    for _ in names:
-        sizes.append(int(random.choice([size for size in AXIS_SIZES if size * math.prod(sizes) <= 512])))
-    random.shuffle(sizes)
-    types = tuple((AxisType.Auto, AxisType.Explicit)[explicit] for explicit in random.integers(0, 2, len(names)))
-    return AbstractMesh(tuple(sizes), names, axis_types=types)
-
-
-def drawn_shape(random: np.random.Generator, mesh: AbstractMesh) -> tuple[int, ...]:
-    """A shape of rank 0 to 6: primes, round sizes, products of mesh axes, now and then a zero."""
-    multiples = (
-        random.integers(1, 8, size=7) * random.choice(mesh.axis_sizes, size=7) * random.choice(mesh.axis_sizes, 7)
-    )
-    sizes = np.where(random.random(7) < 0.5, random.choice(SIZES, size=7), multiples)
-    return tuple(map(int, sizes[: random.integers(0, 7)]))
-
-
-@functools.cache
-def cases() -> list[tuple[AbstractMesh, list[dict[str, jax.ShapeDtypeStruct]]]]:
-    """Meshes, and trees of arrays to divide over each."""
-    random = np.random.default_rng(20)
-    meshes = [drawn_mesh(random) for _ in range(150)]
-    shapes = [[jax.ShapeDtypeStruct(drawn_shape(random, mesh), jnp.float32) for _ in range(8)] for mesh in meshes]
-    return [
-        (mesh, [{str(random.choice(KEYS)): leaf} for leaf in leaves])
-        for mesh, leaves in zip(meshes, shapes, strict=True)
-    ]
-
-
-def by_roles(mesh: AbstractMesh) -> nym.RoleShardingRule:
-    """The rule of roles, each of the mesh axes in one."""
-    roles: dict[str, Any] = {role: mesh.axis_names[at :: len(ROLES)] for at, role in enumerate(ROLES)}
-    return nym.RoleShardingRule(mesh, **roles)
-
-
-STRATEGIES: dict[str, Callable[[AbstractMesh], Any]] = {
-    "auto": lambda mesh: nym.AutoShardingRule(mesh, min_shard_size=1).apply,
-    "some axes": lambda mesh: nym.AutoShardingRule(mesh, list(mesh.axis_names[::2])).apply,
-    "helper": lambda mesh: nym.MeshPartitionHelper(mesh).partition_specs,
-    "memory": lambda mesh: nym.MemoryConstrainedShardingRule(1, mesh, on_excess="warn").apply,
-    "roles": lambda mesh: by_roles(mesh).apply,
-    "composite": lambda mesh: nym.CompositeShardingRule(nym.PathShardingRule({"bias": P()}), by_roles(mesh)).apply,
-}
-
-
-@pytest.mark.filterwarnings("ignore:sharded as far as the mesh allows:RuntimeWarning")
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_jax_accepts_every_spec_and_each_mesh_axis_in_it_divides(strategy: str):
-    kinds: Counter[str] = Counter()
-    for mesh, tree in cases():
-        specs = jax.tree.leaves(STRATEGIES[strategy](mesh)(tree), is_leaf=lambda node: isinstance(node, P))
-        for leaf, spec in zip(jax.tree.leaves(tree), specs, strict=True):
-            entries = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
-            names = [name for entry in entries for name in entry]
-            parts = math.prod(mesh.shape[name] for name in names)
-            assert math.prod(NamedSharding(mesh, spec).shard_shape(leaf.shape)) * parts == leaf.size
-            assert len(set(names)) == len(names)
-            assert all(mesh.shape[name] > 1 for name in names)
-            assert len(spec) == (leaf.ndim if names else 0)
-            if strategy == "some axes":
-                assert set(names) <= set(mesh.axis_names[::2])
-            kinds["whole"] += leaf.ndim > 0 and parts == 1 < mesh.size
-            kinds["several axes on one dimension"] += any(len(entry) > 1 for entry in entries)
-            kinds["several dimensions"] += sum(bool(entry) for entry in entries) > 1
-    assert min(kinds.values()) > 20, kinds
-
-
-PROCESSES = """
-import hashlib
-from benchmarks.models import MODELS
-
-start()
-mesh, tree = nym.create_mesh((2, 1, 4), ("data", "one", "model")), MODELS["gpt2-small"]()
-plans = [
-    nym.AutoShardingRule(mesh).apply(tree),
-    nym.MeshPartitionHelper(mesh).analyze_pytree(tree),
-    nym.MemoryConstrainedShardingRule(70 * 2**20, mesh).apply(tree),
-    nym.RoleShardingRule(mesh, tensor="model", batch="data").apply(tree),
-]
-print("plans", hashlib.sha256(repr(plans).encode()).hexdigest())
-x = nym.MeshPartitionHelper(mesh).auto_shard_pytree(jax.numpy.arange(128.0), 1)
-assert [shard.data.shape for shard in x.addressable_shards] == [(16,)] * 4
-"""
-
-
-@pytest.mark.thorough
-def test_processes_of_any_hash_seed_plan_the_same_and_divide_one_array():
-    """Sets are ordered by hashes, which differ from process to process."""
-    outputs = run(PROCESSES, devices=4, environment=[{"PYTHONHASHSEED": seed} for seed in ("1", "2")])
-    plans = [[line for line in output.splitlines() if line.startswith("plans ")] for output in outputs]
-    assert len(plans[0]) == 1
-    assert plans[0] == plans[1]
+from ..arrays import Fails, Given
 
 
 class Rows(nym.ShardingRule):
@@ -148,7 +35,7 @@ class Named(nym.ShardingRule):
 
 def test_an_empty_spec_of_a_rule_with_apply_alone_says_nothing():
     specs = {"a": P(), "b": P(None, None), "c": P(None, "data"), "d": None, "e": [P((), None)], "f": P(P.UNCONSTRAINED)}
-    decided = Given(specs, whole=True).decide(specs)
+    decided = Given(specs, for_tree=True).decide(specs)
     assert decided == {"a": None, "b": None, "c": P(None, "data"), "d": None, "e": [None], "f": P(P.UNCONSTRAINED)}
 
 
@@ -170,16 +57,6 @@ def test_specs_in_place_of_a_named_array_count_as_its_spec():
 # Several rules as one
 
 
-class Given(nym.ShardingRule):
-    """Gives whatever it is told to, for each array or for the whole tree."""
-
-    def __init__(self, spec, whole=False):
-        self.spec, self.whole = spec, whole
-
-    def apply(self, pytree):
-        return self.spec if self.whole else jax.tree.map(lambda _: self.spec, pytree)
-
-
 TREE = {"attn": np.ones((4, 8), np.float32), "norm": np.ones(8, np.float32), "mlp": [np.ones((4, 8), np.float32), None]}
 SHAPES = nym.ShapeBasedShardingRule({(None, 8): P("data", None), (8,): P("model")})
 
@@ -195,13 +72,6 @@ def test_the_first_rule_that_decides_is_followed_and_a_matched_empty_spec_decide
     rule = nym.CompositeShardingRule(attention)
     assert rule.apply(TREE) == {"attn": P(None, "model"), "norm": P(), "mlp": [P(), None]}
     assert rule.decide(TREE) == {"attn": P(None, "model"), "norm": None, "mlp": [None, None]}
-
-
-def test_a_composite_may_be_part_of_another():
-    inner = nym.CompositeShardingRule(nym.PathShardingRule([("norm", P())]), Given(P()))
-    rule = nym.CompositeShardingRule(inner, SHAPES)
-    assert rule.apply(TREE) == {"attn": P("data", None), "norm": P(), "mlp": [P("data", None), None]}
-    assert rule.rules == (inner, SHAPES)
 
 
 def test_a_strict_rule_leaves_to_others_what_it_does_not_match():
@@ -279,13 +149,6 @@ def test_rules_after_a_limit_can_only_divide_more_and_one_that_overrides_it_is_a
 
 
 def test_what_a_rule_raises_names_it():
-    class Fails(nym.ShardingRule):
-        def __init__(self, error):
-            self.error = error
-
-        def apply(self, pytree):
-            raise self.error
-
     with pytest.raises(ValueError, match=r"^the rule `Fails`: no spec$"):
         nym.CompositeShardingRule(SHAPES, nym.CompositeShardingRule(Fails(ValueError("no spec")))).apply(TREE)
     with pytest.raises(KeyError, match="norm") as caught:
@@ -298,18 +161,10 @@ def test_what_a_rule_raises_names_it():
 def test_an_answer_of_another_structure_or_kind_is_an_error_that_names_the_rule():
     for answer in (P("data"), {"attn": P()}, None, [P()] * 3):
         with refusal("the rule `Given` returns a tree of another structure than that of the tree it is applied to"):
-            nym.CompositeShardingRule(SHAPES, Given(answer, whole=True)).apply(TREE)
+            nym.CompositeShardingRule(SHAPES, Given(answer, for_tree=True)).apply(TREE)
     for answer in ("data", ("data", None), 5):
         with pytest.raises(TypeError, match=r"\['attn'\]: the rule `Given` gives .*; a rule gives a `.*` or None\."):
             nym.CompositeShardingRule(Given(answer)).apply({"attn": np.ones(4)})
-
-
-def test_uneven_axes_stay_whole_where_the_rule_that_decided_says_so(mesh):
-    whole = nym.PathShardingRule([("attn", P("data", "model"))], uneven="replicate")
-    rule = nym.CompositeShardingRule(whole, SHAPES)
-    assert rule.apply({"attn": np.ones((6, 8))}) == {"attn": P(None, "model")}
-    with pytest.raises(ValueError, match="not divisible"):
-        rule.apply({"mlp": np.ones((6, 8))})
 
 
 def test_equal_composites_are_equal_and_survive_copies():

@@ -129,12 +129,6 @@ def test_every_kind_of_array_gets_a_spec_and_other_leaves_an_empty_one():
         assert specs.apply(tree) == dict.fromkeys(divided, P("data", "model")) | rest
 
 
-def test_stacked_layers_are_sharded_only_if_that_gives_more_parts():
-    rule = nym.AutoShardingRule(MESH)
-    assert rule.apply(struct(8, 64, 32)) == P(None, "data", "model")
-    assert rule.apply(struct(8, 33, 65)) == P(("data", "model"), None, None)
-
-
 def test_arrays_with_fewer_elements_than_devices_or_the_least_stay_whole():
     assert nym.AutoShardingRule(MESH).apply([struct(4), struct(2, 3), struct(8)]) == [P(), P(), BOTH]
     for least, spec in [(0, P("data")), (4, P("data")), (5, P()), (None, P())]:
@@ -269,30 +263,6 @@ def test_only_the_largest_of_many_arrays_are_shown_and_one_array_has_no_path():
         rule.apply(struct(3))
 
 
-def test_with_a_warning_the_best_division_is_taken():
-    rule = nym.MemoryConstrainedShardingRule(1, MESH, on_excess="warn")
-    with pytest.warns(RuntimeWarning, match="the arrays need 76 bytes on each device, 75 more than the 1 of") as caught:
-        assert rule.apply([struct(8, 16), struct(3)]) == [P("data", "model"), P()]
-    assert [warning.filename for warning in caught] == [__file__]
-
-
-def test_bytes_are_those_of_the_data():
-    mesh = AbstractMesh((7,), ("x",))  # divides none of these
-    nym.MemoryConstrainedShardingRule(1, mesh).apply(("text", None, 2.5))
-    for leaf, size in [
-        (struct(3, 5, dtype=jnp.int4), 8),
-        (struct(15, dtype=jnp.bfloat16), 30),
-        (np.ones((3, 5), np.float64), 120),
-        (np.float32(1), 4),
-        (nym.named(struct(3, 5), ("a", "b")), 60),
-        (jax.random.split(jax.random.key(0), 3), 24),
-        ((struct(3),) * 2, 24),
-    ]:
-        assert jax.tree.leaves(nym.MemoryConstrainedShardingRule(size, mesh).apply(leaf))[0] == P()
-        with refusal(f"the arrays need {size} bytes on each device, 1 more than"):
-            nym.MemoryConstrainedShardingRule(size - 1, mesh).apply(leaf)
-
-
 def test_the_plain_arrays_of_a_mapping_share_the_limit(mesh):
     arrays = {"a": jnp.ones((8, 16)), "b": jnp.ones((8, 16)), "named": nym.ones({"embed": 64, "mlp": 64})}
     mapping = nym.AxisMapping({"mlp": "model"}, fallback=nym.MemoryConstrainedShardingRule(576))
@@ -300,6 +270,9 @@ def test_the_plain_arrays_of_a_mapping_share_the_limit(mesh):
         lambda x: x.sharding.shard_shape(x.shape), nym.shard(arrays, mapping), is_leaf=nym.is_named_array
     )
     assert parts == {"a": (2, 8), "b": (8, 16), "named": (64, 32)}
+    too_small = nym.AxisMapping(fallback=nym.MemoryConstrainedShardingRule(100))
+    with refusal("the fallback rule `MemoryConstrainedShardingRule`: sharded as far as the mesh allows"):
+        nym.shard(arrays, too_small)
 
 
 LEAST = "`min_shard_size` is an integer of at least 0, not "
@@ -312,19 +285,10 @@ LIMIT = "`max_memory_per_device` is an integer of at least 1, not "
         ({"mesh": (4, 2)}, TypeError, "`mesh` is a mesh, such as `axonym.create_mesh` returns, not (4, 2)"),
         ({"axis_names": "data"}, TypeError, "a list of names of mesh axes, not one name; write ['data']"),
         ({"axis_names": [("data", "model")]}, TypeError, "of mesh axes; ('data', 'model') is not a name"),
-        ({"axis_names": 3}, TypeError, "a list of names of mesh axes; 3 is not a name"),
-        ({"axis_names": ["modle"]}, ValueError, "no mesh axis 'modle' in (data: 4, model: 2); did you mean 'model'"),
-        ({"axis_names": ["data", "data"]}, ValueError, "which names a mesh axis twice"),
         ({"min_shard_size": -1}, ValueError, f"{LEAST}-1"),
-        ({"min_shard_size": 1.5}, ValueError, f"{LEAST}1.5"),
-        ({"min_shard_size": math.nan}, ValueError, f"{LEAST}nan"),
-        ({"min_shard_size": True}, TypeError, f"{LEAST}True"),
         ({"min_shard_size": "8"}, TypeError, f"{LEAST}'8'"),
         ({"max_memory_per_device": 0}, ValueError, f"{LIMIT}0"),
-        ({"max_memory_per_device": math.inf}, ValueError, f"{LIMIT}inf"),
         ({"max_memory_per_device": None}, TypeError, f"{LIMIT}None"),
-        ({"max_memory_per_device": 8, "mesh": 8}, TypeError, "`mesh` is a mesh, such as"),
-        ({"max_memory_per_device": 8, "axis_names": "data"}, TypeError, "a list of names of mesh axes, not one name"),
         ({"max_memory_per_device": 8, "on_excess": "raise"}, ValueError, "is 'error' or 'warn', not 'raise'"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
