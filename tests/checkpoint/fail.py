@@ -2,17 +2,12 @@
 
 One process raises, cannot write, is late, or saves another step or another tree. Both must raise within the timeout,
 with the number of the process and the cause, and then save another step. All checkpoints that a process took for
-complete must be there in the end, and all that are there must be, bit for bit, what was saved; also after kills.
+complete must be there in the end, and all that are there must be, bit for bit, what was saved.
 """
 
 import contextlib
 import json
-import os
-import random
 import resource
-import signal
-import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,8 +18,6 @@ import jax
 import numpy as np
 
 import axonym as nym
-
-from ..processes import launched
 
 
 SLACK = 10.0  # seconds beyond the timeout, for a machine that is busy
@@ -121,11 +114,6 @@ def fail(failure: Failure, arguments: dict[str, Any], timeout: float) -> context
     return contextlib.nullcontext()
 
 
-def die() -> None:
-    report("died", time.time())
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def report(*words: object) -> None:
     print(*words, flush=True)
 
@@ -193,44 +181,3 @@ def check_folder(folder: Path, complete: Sequence[int]) -> None:
         state, arrays = nym.checkpoint.restore(folder, step=step), make_arrays(step)
         assert state["number"] == step and np.array_equal(state["weight"].array, arrays["weight"]), f"step {step}"
         assert np.array_equal(state["host"], arrays["host"]), f"step {step} has other bits"
-
-
-def run_saver(folder: Path, seconds: float) -> None:
-    """Saves, from the newest checkpoint on, until it is killed; deletes slowly, so that kills fall into that."""
-    unlink = os.unlink
-
-    def unlink_slowly(*args: Any, **options: Any) -> None:
-        time.sleep(0.003)
-        unlink(*args, **options)
-
-    os.unlink = unlink_slowly
-    mesh = jax.make_mesh((jax.device_count(),), ("data",))
-    with jax.set_mesh(mesh), nym.checkpoint.Checkpointer(folder, max_to_keep=2) as checkpointer:
-        step = max(checkpointer.steps, default=0) + 1
-        save(checkpointer, make_arguments(step))
-        threading.Timer(seconds, die).start()
-        while True:
-            step += 1
-            checkpointer.save(**make_arguments(step))  # returns when the one before is complete
-            report("complete", step - 1)
-
-
-def run_kills(kills: int, seed: int) -> None:
-    """Kills two processes that save, again and again at random moments; nothing complete is lost or damaged."""
-    draw, complete = random.Random(seed), 0
-    with tempfile.TemporaryDirectory() as outer:
-        folder = Path(outer, "checkpoints")
-        for _ in range(kills):
-            program = f"""
-            from pathlib import Path, PosixPath
-            from tests.checkpoint.fail import run_saver
-
-            start()
-            run_saver({folder!r}, {draw.uniform(0, 1.5)})
-            """
-            outputs = launched(program, devices=1)
-            assert outputs[0].code == -signal.SIGKILL, outputs[0].output
-            complete = max(complete, *map(int, read_lines(outputs[0].output, "complete")), 0)
-            assert max(nym.checkpoint.list_steps(folder), default=0) >= complete, f"step {complete} is lost"
-            check_folder(folder, [])
-    assert complete > 0

@@ -1,4 +1,4 @@
-"""Saving while the training goes on, which checkpoints stay, the command, and real kills."""
+"""Saving while the training goes on, which checkpoints stay, the command, and wrong arguments."""
 
 import shutil
 import sys
@@ -229,8 +229,6 @@ NO_INTEGER = "`max_to_keep` must be an integer, not "
 NO_DATA = "has no state of the data; restore it without `data`"
 WRONG_CALLS = {
     NO_STEP + "-1": (ValueError, lambda ck, folder: ck.save(folder, {}, -1)),
-    NO_STEP + "{}": (ValueError, lambda ck, folder: ck.save(folder, 9, {})),
-    NO_STEP + "'7'": (ValueError, lambda ck, folder: ck.inspect(folder, "7")),
     NO_STEP + "True": (ValueError, lambda ck, folder: ck.restore(folder, step=True)),
     "convert it with `int(step)`": (ValueError, lambda ck, folder: ck.save(folder, {}, jnp.array(8))),
     "`like` is a tree": (ValueError, lambda ck, folder: ck.restore(folder, 7)),
@@ -241,12 +239,10 @@ WRONG_CALLS = {
     "`mesh` is a mesh with devices, not 'data'": (TypeError, lambda ck, folder: ck.restore(folder, mesh="data")),
     "not 'data'": (TypeError, lambda ck, folder: ck.restore(folder, mapping="data", mesh=MESH)),
     NO_DATA: (ValueError, lambda ck, folder: ck.restore(folder, data=iter(()))),
-    "`data` is a tuple_iterator without `get_state`; pass an `axonym": (
+    "tuple_iterator without `get_state`; pass": (
         TypeError,
-        lambda ck, folder: ck.save(folder, {"step": 8}, 8, data=iter(())),
+        lambda ck, folder: ck.save(folder, {}, 8, data=iter(())),
     ),
-    NO_INTEGER + "1.5": (TypeError, lambda ck, folder: ck.Checkpointer(folder, 1.5)),
-    NO_INTEGER + "True": (TypeError, lambda ck, folder: ck.Checkpointer(folder, True)),
     NO_INTEGER + "'2'": (TypeError, lambda ck, folder: ck.save(folder, {}, 9, max_to_keep="2")),
     "`max_to_keep` must be at least 1, not 0": (ValueError, lambda ck, folder: ck.Checkpointer(folder, max_to_keep=0)),
     "`timeout` is a number of seconds, not 'x'": (TypeError, lambda ck, folder: ck.Checkpointer(folder, timeout="x")),
@@ -256,14 +252,11 @@ WRONG_CALLS = {
     "`folder` is a path, not the URL 'gs://run'": (ValueError, lambda ck, folder: ck.Checkpointer("gs://run")),
     "`folder` is a path, not a int": (TypeError, lambda ck, folder: ck.Checkpointer(2, folder)),
     "`folder` is empty; pass the path of a folder, which is '.'": (ValueError, lambda ck, folder: ck.save("", {}, 9)),
-    "`folder` is empty; pass": (ValueError, lambda ck, folder: ck.restore("")),
     "is a file; pass the folder": (NotADirectoryError, lambda ck, folder: ck.restore(folder / "7/checksums.json")),
-    "json is a file": (NotADirectoryError, lambda ck, folder: ck.Checkpointer(folder / "7/checksums.json")),
     "the order of arguments is `save(folder, state, step)`": (TypeError, lambda ck, folder: ck.save({}, folder, 8)),
     "the order of arguments is `restore(folder, like)`": (TypeError, lambda ck, folder: ck.restore({}, folder)),
     "is `list_steps(folder)`": (TypeError, lambda ck, folder: ck.list_steps(7)),
     "a path, not a int; the order of arguments is `inspect": (TypeError, lambda ck, folder: ck.inspect(7, folder)),
-    "restored outside of `jit`; call": (ValueError, lambda ck, folder: jax.jit(lambda: ck.restore(folder))()),
     "outside of `jit`; call this": (ValueError, lambda ck, folder: jax.jit(lambda: ck.save(folder, {}, 9))()),
     "has a checkpoint of step 7 already; save later": (ValueError, lambda ck, folder: ck.save(folder, {}, 7)),
     "of step 5 in": (FileNotFoundError, lambda ck, folder: ck.inspect(folder, 5)),

@@ -1,13 +1,10 @@
-"""Damaged files, a full disk, a read-only folder: errors that name the file, and nothing complete is lost."""
+"""Damaged files, a full disk, a folder that cannot be made: errors that name the file, and nothing complete is lost."""
 
 import errno
 import json
-import os
 import shutil
-import subprocess
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +118,10 @@ def change_array(**entries: Any) -> Callable[[Path], None]:
 
 CHANGES = {
     "no metadata": lambda step: (step / "default" / "axonym.json").unlink(),
-    "metadata are a list": lambda step: (step / "default" / "axonym.json").write_text("[]"),
     "nested metadata": lambda step: (step / "default" / "axonym.json").write_text("[" * 5000 + "]" * 5000),
     "no index": lambda step: (step / "default" / "manifest.ocdbt").unlink(),
     "no elements": lambda step: shutil.rmtree(step / "default" / "d"),
     "no process count": change_metadata(lambda content: content.pop("process_count")),
-    "text as a process count": change_metadata(lambda content: content.update(process_count="1")),
     "no format": change_metadata(lambda content: content.update(format=None)),
     "fractional shape": change_array(shape=[64.0]),
     "unknown dtype": change_array(dtype="float33"),
@@ -206,18 +201,6 @@ def test_fallback_takes_the_one_before_and_makes_way(folder: Path) -> None:
         nym.checkpoint.restore(folder, STATE, fallback=True)
 
 
-@contextmanager
-def mount_read_only(folder: Path) -> Iterator[None]:
-    """Mounts a file system, which only root may do."""
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", folder], capture_output=True)
-    if done.returncode:
-        pytest.skip("file systems cannot be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
 # Writes that are still under way when the first one fails report to an event loop that orbax has closed by then.
 @pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning")
 def test_full_disk(tmp_path: Path) -> None:
@@ -235,13 +218,8 @@ def test_full_disk(tmp_path: Path) -> None:
         assert checkpointer.steps == [3]
 
 
-def test_read_only_folder(intact: Path, tmp_path: Path) -> None:
-    target = tmp_path / "folder"
-    target.mkdir(mode=0o555)
-    is_root = os.geteuid() == 0  # who may write to any folder
-    with mount_read_only(target) if is_root else nullcontext():
-        for folder in (target, target / "new"):
-            message = rf"{folder} cannot be opened to save: .*(Read-only|Permission denied).*; choose a folder that can"
-            with pytest.raises(OSError, match=message):
-                nym.checkpoint.save(folder, STATE, 4)
-    assert is_same(nym.checkpoint.restore(intact, STATE))
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    folder = tmp_path / "file" / "run"
+    folder.parent.touch()
+    with pytest.raises(OSError, match=rf"{folder} cannot be opened to save: .*Not a directory.*; choose a folder that"):
+        nym.checkpoint.save(folder, STATE, 4)

@@ -9,7 +9,7 @@ import pytest
 import axonym as nym
 
 from ..processes import run
-from .fail import KINDS, Data, Failure, check_folder, check_outputs, read_lines, run_kills
+from .fail import KINDS, Data, Failure, check_folder, check_outputs, read_lines
 
 
 PROGRAM = """
@@ -112,9 +112,3 @@ def test_two_save_and_restore_fail_together_and_one_restores(tmp_path: Path) -> 
         assert data.state == "same"
         with pytest.raises(ValueError, match="each of 2 processes saved its own state of the data, and there"):
             nym.checkpoint.restore(folder, step=0, data=data)
-
-
-@pytest.mark.thorough
-@pytest.mark.timeout(300)
-def test_kills_lose_nothing_and_leave_nothing_corrupt() -> None:
-    run_kills(3, seed=0)

@@ -11,28 +11,15 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-from jax.sharding import AxisType, PartitionSpec as P
+from jax.sharding import PartitionSpec as P
 
 import axonym as nym
+
+from ..comparing import assert_same
 
 
 Embed, Mlp = nym.make_axes(embed=8, mlp=4)
 MAPPING = {"embed": "data", "mlp": "model"}
-
-
-def assert_same(first: Any, second: Any) -> None:
-    """Asserts that two trees have the same structure, types and bits."""
-    assert jax.tree.structure(first) == jax.tree.structure(second)
-    for x, y in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        assert isinstance(y, jax.Array) if isinstance(x, jax.Array) else type(x) is type(y)
-        if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            assert jax.random.key_impl(x) == jax.random.key_impl(y)
-            x, y = jax.random.key_data(x), jax.random.key_data(y)
-        if isinstance(x, jax.Array | np.ndarray | np.generic):
-            assert x.dtype == y.dtype and x.shape == y.shape
-            assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
-        else:
-            assert x == y
 
 
 def make_model() -> nym.nn.Linear:
@@ -106,24 +93,6 @@ def test_arrays_are_read_onto_the_mesh_by_the_mapping(saved: Path, mesh: jax.sha
     with nym.axis_mapping(MAPPING):
         assert nym.checkpoint.restore(saved, like)["model"].weight.sharding.spec == P("model", "data")
     assert_same(jax.device_get(like["numpy"]), restored["numpy"])
-
-
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_other_meshes_and_one_device_both_ways(kind: AxisType, tmp_path: Path) -> None:
-    data = jax.make_mesh((8,), ("data",), axis_types=(kind,))
-    pair = jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind, kind))
-    state = {name: make_state()[name] for name in ("model", "keys", "bfloat16", "key")}
-    with jax.set_mesh(data):
-        sharded = nym.shard(state, {"embed": "data"})
-    nym.checkpoint.save(tmp_path, sharded, 1)
-    restored = nym.checkpoint.restore(tmp_path, state, mapping=MAPPING, mesh=pair)
-    assert restored["model"].weight.sharding == jax.sharding.NamedSharding(pair, P("model", "data"))
-    assert_same(jax.device_get(restored["model"]), jax.device_get(state["model"]))
-    nym.checkpoint.save(tmp_path, restored, 2)
-    assert_same(state, nym.checkpoint.restore(tmp_path, state))
-    back = nym.checkpoint.restore(tmp_path, sharded)
-    assert back["model"].weight.sharding == sharded["model"].weight.sharding
-    assert_same(jax.device_get(back["model"]), jax.device_get(state["model"]))
 
 
 def test_arrays_return_to_the_memory_of_the_host(tmp_path: Path, mesh: jax.sharding.Mesh) -> None:

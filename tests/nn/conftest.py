@@ -102,6 +102,13 @@ def assert_close(result: Any, expected: Any, tolerance: float) -> None:
         np.testing.assert_allclose(actual, target, rtol=tolerance, atol=tolerance)
 
 
+def assert_leaves_close(results: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    """Compares trees of one structure leaf by leaf, on whatever devices their arrays are."""
+    assert jax.tree.structure(results) == jax.tree.structure(expected)
+    for result, target in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(jax.device_get(result), jax.device_get(target), rtol=tolerance, atol=tolerance)
+
+
 def on_mesh(fn: Callable[..., Any], layer: Any, args: Any) -> tuple[Any, Any]:
     """Computes sharded results and checks that they are as their names say.
 

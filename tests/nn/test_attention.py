@@ -121,23 +121,15 @@ def test_it_compiles_to_no_transpose(inputs):
     assert "transpose[" not in str(jaxpr)
 
 
-@pytest.mark.parametrize(("q_start", "k_start"), [(0, 0), (2, 0), (0, 3), (5, 4)])
-def test_a_query_sees_keys_at_its_position_and_before(q_start, k_start):
-    expected = q_start + np.arange(4)[:, None] >= k_start + np.arange(6)[None]
-    for mask in (
-        nym.nn.causal_mask(Pos, KeyPos, q_start, k_start),
-        jax.jit(lambda q, k: nym.nn.causal_mask(Pos, KeyPos, q_start=q, k_start=k))(q_start, k_start),
-    ):
-        assert mask.names == ("pos", "key_pos") and mask.dtype == jnp.bool_
-        assert np.array_equal(mask.array, expected)
-
-
-def test_a_causal_mask_is_sharded_and_not_transposed(mesh):
-    assert "transpose[" not in str(jax.make_jaxpr(lambda: nym.nn.causal_mask(Pos, KeyPos))())
+def test_a_causal_mask_shows_keys_up_to_the_position_and_is_sharded(mesh):
+    expected = 5 + np.arange(4)[:, None] >= 4 + np.arange(6)[None]
     with nym.axis_mapping({"pos": "data", "key_pos": "model"}):
-        result = nym.nn.causal_mask(Pos, KeyPos)
-    assert tuple(result.sharding.spec) == ("data", "model")
-    assert np.array_equal(jax.device_get(result.array), np.tril(np.ones((4, 6), bool)))
+        for mask in (
+            nym.nn.causal_mask(Pos, KeyPos, 5, 4),
+            jax.jit(lambda q, k: nym.nn.causal_mask(Pos, KeyPos, q_start=q, k_start=k))(5, 4),
+        ):
+            assert mask.names == ("pos", "key_pos") and tuple(mask.sharding.spec) == ("data", "model")
+            assert np.array_equal(jax.device_get(mask.array), expected)
 
 
 def test_scale_soft_cap_and_sinks_are_those_of_the_papers(draw, inputs):
@@ -189,38 +181,22 @@ def test_alibi_is_a_bias_that_falls_with_distance(draw):
     assert allclose(result.array, expected.array, atol=1e-5)
 
 
-def test_grouped_queries_keep_the_order_of_axes(draw):
-    query = draw(*nym.make_axes(batch=2, pos=5, heads=3, group=2, d=4))
-    key = draw(*nym.make_axes(batch=2, key_pos=5, heads=3, d=4))
-    result = attention("key_pos", "d", query, key, key * 2, CAUSAL, QPos="pos")
-    scores = jnp.einsum("bphgd,bkhd->bhgpk", query.array, key.array) / 2
-    weights = jax.nn.softmax(jnp.where(np.tril(np.ones((5, 5), bool)), scores, -jnp.inf))
-    assert result.names == ("batch", "heads", "pos", "group", "d")
-    expected = jnp.einsum("bhgpk,bkhd->bhpgd", weights, key.array * 2)
-    np.testing.assert_allclose(result.array, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_dropout_of_grouped_queries_averages_to_the_result_without_it():
-    query = nym.ones({"pos": 3, "heads": 2, "group": 2, "d": 4})
-    key = nym.ones({"key_pos": 400, "heads": 2, "d": 4})
-    options = {"dropout": 0.5, "dropout_key": jax.random.key(0)}
-    result = attention("key_pos", "d", query, key, key, QPos="pos", **options)
-    assert result.names == ("heads", "pos", "group", "d")
-    np.testing.assert_allclose(result.array.mean(), 1.0, atol=0.1)
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.5, "dropout_key": jax.random.key(0)}])
+def test_grouped_queries_keep_the_order_of_axes(options):
+    query = nym.ones(nym.make_axes(batch=2, pos=5, heads=3, group=7, d=4))
+    key = nym.ones(nym.make_axes(batch=2, key_pos=5, heads=3, d=4))
+    result = attention("key_pos", "d", query, key, key, CAUSAL, QPos="pos", **options)
+    assert list(result.shape.items()) == [("batch", 2), ("heads", 3), ("pos", 5), ("group", 7), ("d", 4)]
 
 
 def test_errors_of_attention_name_the_input_and_the_axes(draw):
     query, key = nym.ones((Pos, HeadDim)), nym.ones((KeyPos, HeadDim))
     with refusal("dot_product_attention (query): no axis 'head_dmi' in (pos: 4, head_dim: 8); did you mean"):
         attention("key_pos", "head_dmi", query, key, key)
-    with refusal("dot_product_attention (key): no axis 'key_pos' in (pos: 4, head_dim: 8)"):
-        attention("key_pos", "head_dim", query, query, key)
     with refusal("the query (pos: 4, head_dim: 8) has the axis of key positions 'pos'; `rename` it in key and value"):
         attention("pos", "head_dim", query, query, query)
     with refusal("axis 'key_pos' has size 7 here, 6 was asked for"):
         attention(KeyPos, "head_dim", query, key, nym.ones((KeyPos.resize(7), HeadDim)))
-    with refusal("dot_product_attention (value): the input must be a named array", TypeError):
-        attention("key_pos", "head_dim", query, key, key.array)
     with refusal("dot_product_attention (query): the array must have floats, not int32; use `astype`.", TypeError):
         attention("key_pos", "head_dim", query.astype(int), key, key)
     none = key["key_pos", 0:0]
@@ -246,16 +222,8 @@ KEYS = jax.random.split(jax.random.key(0), 3)
     ("options", "error", "message"),
     [
         ({"mask": nym.ones({"pos": 4, "kye_pos": 6}, bool)}, ValueError, "cannot broadcast"),
-        (
-            {"mask": nym.zeros((Pos, KeyPos))},
-            TypeError,
-            "`mask` must be boolean, not float32; make it so with `mask > 0`",
-        ),
-        (
-            {"mask": nym.ones(KeyPos.resize(2), bool), "implementation": "blocked"},
-            ValueError,
-            "'key_pos' has size 6 and size 2",
-        ),
+        ({"mask": nym.zeros((Pos, KeyPos))}, TypeError, "`mask` must be boolean, not float32; make it so with"),
+        ({"mask": nym.ones({"key_pos": 2}, bool), "implementation": "blocked"}, ValueError, "has size 6 and size 2"),
         ({"bias": nym.ones(Pos.resize(5)), "implementation": "blocked"}, ValueError, "'pos' has size 4 and size 5 in"),
         ({"bias": nym.ones((Pos, KeyPos), bool)}, TypeError, "`bias` is added to the scores; give booleans as `mask`."),
         ({"bias": 0.5}, TypeError, "dot_product_attention (bias): the input must be a named array, not float"),
@@ -267,11 +235,7 @@ KEYS = jax.random.split(jax.random.key(0), 3)
         ({"dropout": 0.5}, ValueError, "dot_product_attention: a `dropout` of 0.5 needs a random key, `dropout_key`"),
         ({"dropout": 0.5, "dropout_key": KEYS}, ValueError, "one key is needed, not an array of keys of shape (3,)"),
         ({"block_size": 0}, ValueError, "dot_product_attention: `block_size` must be at least 1, not 0"),
-        (
-            {"implementation": "flash"},
-            ValueError,
-            "`implementation` must be 'auto', 'splash', 'jax', 'blocked' or 'plain', not 'flash'",
-        ),
+        ({"implementation": "flash"}, ValueError, "must be 'auto', 'splash', 'jax', 'blocked' or 'plain', not 'flash'"),
     ],
 )
 def test_options_of_attention_are_checked(options, error, message):

@@ -10,7 +10,7 @@ import axonym as nym
 from ..comparing import allclose
 from ..hlo import Program
 from ..refusals import refusal
-from .conftest import assert_close, results
+from .conftest import assert_close, assert_leaves_close, results
 
 
 Embed, Mlp, Batch, Height, Width = nym.make_axes(embed=4, mlp=8, batch=8, height=6, width=5)
@@ -95,8 +95,7 @@ def test_devices_exchange_what_they_need_alone(request, draw, axis_types, option
         call = nym.named_jit(lambda layer, x: layer(x), mapping).lower(layer, x).compile()
         assert {collective.kind for collective in Program(call.as_text()).collectives()} == kinds
         sharded = call(layer, x), nym.named_jit(compute, mapping)(layer, x)
-    for result, target in zip(jax.tree.leaves(sharded), jax.tree.leaves(expected), strict=True):
-        assert allclose(jax.device_get(result), target, rtol=1e-3, atol=1e-3)
+    assert_leaves_close(sharded, expected, 1e-3)
 
 
 def test_gradients_without_a_mapping(auto_mesh, draw):
@@ -105,20 +104,14 @@ def test_gradients_without_a_mapping(auto_mesh, draw):
         layer = draw.layer(nym.nn.Conv.init, "height", Embed, Mlp, 3, padding=1, groups=groups)
         x = draw(Batch, LONG, Embed)
         expected = compute_gradients(layer, x)
-        sharded = compute_gradients(*nym.shard((layer, x), mapping, auto_mesh))
-        for result, target in zip(jax.tree.leaves(sharded), jax.tree.leaves(expected), strict=True):
-            assert allclose(jax.device_get(result), target, rtol=1e-3, atol=1e-3)
+        assert_leaves_close(compute_gradients(*nym.shard((layer, x), mapping, auto_mesh)), expected, 1e-3)
 
 
-@pytest.mark.parametrize(
-    ("axis_types", "mapping"),
-    [("explicit", {"embed": "model", "batch": "data"}), ("auto", {"height": "model", "mlp": "data"})],
-)
-def test_channels_and_spatial_axes_can_be_sharded(request, draw, axis_types, mapping):
-    layer = make(draw, nym.nn.Conv, dict(padding=1, padding_mode="circular", groups=2))
-    x = draw(Height, Batch, Width, Embed)
-    expected = jax.jit(reference)(layer, x)
-    with jax.set_mesh(request.getfixturevalue(f"{axis_types}_mesh")), nym.axis_mapping(mapping):
+def test_channels_and_spatial_axes_can_be_sharded(mesh, draw):
+    layer, x = make(draw, nym.nn.Conv, dict(padding=1, padding_mode="circular")), draw(Height, Batch, Width, Embed)
+    with jax.set_mesh(None):
+        expected = reference(layer, x)
+    with nym.axis_mapping({"height": "model", "mlp": "data"}):
         result = nym.named_jit(lambda layer, x: layer(x))(nym.shard(layer), nym.shard(x))
         assert result.sharding.is_equivalent_to(nym.sharding_for_axis(result.axes), 4)
     assert allclose(jax.device_get(result.array), expected.array, atol=1e-4)
@@ -146,36 +139,19 @@ def test_any_number_of_batch_and_spatial_axes_anywhere(draw):
     assert allclose(line(x)["height", 0].rearrange(product.names).array, product.array, atol=1e-4)
 
 
-def test_element_types_are_those_of_a_product(draw):
-    layer, x = make(draw, nym.nn.Conv, {}), draw(Batch, Height, Width, Embed).astype(jnp.bfloat16)
-    assert layer(x).dtype == jnp.float32
-    low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), layer)
-    exact = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), low)(x.astype(jnp.float32))
-    assert low(x).dtype == jnp.bfloat16
-    assert allclose(low(x).array.astype(jnp.float32), exact.array, rtol=0.05, atol=0.1)
-
-
-def test_rearranged_weights_give_the_same_result(draw):
-    layer, x = make(draw, nym.nn.Conv, dict(groups=2)), draw(Batch, Height, Width, Embed)
-    assert layer.weight.shape == {"mlp": 8, "embed_per_group": 2, "kernel_height": 3, "kernel_width": 3}
-    moved = eqx.tree_at(lambda layer: layer.weight, layer, layer.weight.rearrange(("kernel_height", ..., "mlp")))
-    assert allclose(moved(x).array, layer(x).array, atol=1e-5)
-
-
 def test_parameters_are_drawn_as_those_of_equinox(getkey):
     layer = nym.nn.Conv.init(("height", "width"), Embed, Mlp, (3, 2), groups=2, key=getkey())
     assert 0.25 < abs(layer.weight).max().item() <= 12**-0.5 and 0 < abs(layer.bias).max().item() <= 12**-0.5
     ones = jax.nn.initializers.ones
     options = {"initializer": ones, "bias_initializer": ones, "dtype": jnp.bfloat16}
     layer = nym.nn.Conv.init("height", Embed, Mlp, 3, key=KEY, **options)
+    assert jax.eval_shape(layer, nym.ones((Height, Embed))).dtype == jnp.float32
     assert (layer.weight == 1).all() and (layer.bias == 1).all()
     assert layer.weight.dtype == layer.bias.dtype == jnp.bfloat16
 
 
 def test_errors_name_the_layer_and_the_axes(draw):
     layer = make(draw, nym.nn.Conv, {})
-    with refusal("Conv (embed: 4 -> mlp: 8): no axis 'width' in (height: 6, embed: 4)"):
-        layer(nym.ones((Height, Embed)))
     with refusal("Conv (embed: 4 -> mlp: 8): axis 'height' of size 2, padded to 2, is shorter than the window of 3"):
         layer(nym.ones((Height.resize(2), Width, Embed)))
     for options, message in {
@@ -183,7 +159,6 @@ def test_errors_name_the_layer_and_the_axes(draw):
         (("padding", "FULL"),): "`padding` is one of VALID, SAME, SAME_LOWER or numbers, not 'FULL'",
         (("padding", ((1, 2, 3), 1)),): "`padding` along an axis is a number or two of them, not (1, 2, 3)",
         (("stride", (1, 2, 3)),): "`stride` has 3 entries for the 2 axes (height, width)",
-        (("stride", (1, 0)),): "`stride` along axis 'width' must be at least 1",
         (("padding_mode", "mirror"),): "`padding_mode` must be 'zeros', 'circular', 'reflect' or",
         (("padding", -1),): "`padding` along axis 'height' must be at least 0, not -1",
     }.items():
@@ -191,8 +166,6 @@ def test_errors_name_the_layer_and_the_axes(draw):
             make(draw, nym.nn.Conv, dict(options))
     with refusal("`dilation` is given for (heigth, width), not for (height, width)"):
         make(draw, nym.nn.Conv, dict(dilation={"heigth": 1, "width": 2}))
-    with refusal("Conv (embed: 4 -> mlp: 8): `kernel_size` along axis 'height' must be an integer, not 2.5", TypeError):
-        make(draw, nym.nn.Conv, dict(kernel_size=2.5))
     with refusal("Conv (embed: 4 -> mlp: 8): there is no spatial axis; name at least one, or use `Linear`"):
         nym.nn.Conv.init((), Embed, Mlp, 3, key=KEY)
     with refusal("ConvTranspose (embed: 4 -> mlp: 8): `output_padding` must be less than `stride` along each axis"):

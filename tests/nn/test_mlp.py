@@ -41,12 +41,6 @@ def test_hidden_axes_take_turns(draw):
     assert names_between(draw.layer(nym.nn.MLP.init, Embed, Label, np.int64(6), 1)) == [nym.make_axes(mlp=6)]
 
 
-def test_relu_comes_between_unless_told_otherwise(draw):
-    layer, x = draw.layer(nym.nn.MLP.init, Embed, Label, 6, 1), draw(Batch, Embed)
-    first, last = layer.layers
-    assert np.array_equal(layer(x).array, last(nym.nn.relu(first(x))).array)
-
-
 def test_options_reach_the_layers(getkey, draw):
     layer = nym.nn.MLP.init(
         Embed, Label, 6, 1, key=getkey(), use_bias=False, use_final_bias=True, out_first=False, init_scale=0.0
@@ -63,22 +57,16 @@ def test_every_layer_has_a_key_of_its_own(getkey):
     key, square = getkey(), nym.Axis("mlp2", 6)
     for given in (key, nym.named(key, ())):
         layer = nym.nn.MLP.init(square, square.alias("mlp3"), 6, 1, key=given)
-        keys = jax.random.split(key, 2)
-        expected = [
-            nym.nn.Linear.init(square, square.alias("mlp"), key=keys[0]),
-            nym.nn.Linear.init(square.alias("mlp"), square.alias("mlp3"), key=keys[1]),
-        ]
-        assert eqx.tree_equal(layer.layers, tuple(expected))
+        first, second = jax.random.split(key, 2)
+        assert eqx.tree_equal(layer.layers[0], nym.nn.Linear.init(square, square.alias("mlp"), key=first))
+        last = nym.nn.Linear.init(square.alias("mlp"), square.alias("mlp3"), key=second)
+        assert eqx.tree_equal(layer.layers[1], last)
 
 
 def test_errors_name_the_layer_and_the_axes():
     with refusal("MLP: `depth` must be at least 0, not -1"):
         nym.nn.MLP.init(Embed, Label, 6, -1, key=jax.random.key(0))
-    with refusal("Linear (mlp: 8 -> mlp: 6): axis 'mlp' is both input and output; give one of them another name"):
-        nym.nn.MLP.init(nym.Axis("mlp", 8), Label, 6, 1, key=jax.random.key(0))
     with refusal("MLP: `width` must be at least 1, not 0"):
         nym.nn.MLP.init(Embed, Label, 0, 1, key=jax.random.key(0))
-    with refusal("MLP: `depth` must be an integer, not True.", TypeError):
-        nym.nn.MLP.init(Embed, Label, 8, True, key=jax.random.key(0))
     with refusal("MLP: `activation` must be a function such as `axonym.nn.relu`, not 'relu'.", TypeError):
         nym.nn.MLP.init(Embed, Label, 8, 1, "relu", key=jax.random.key(0))

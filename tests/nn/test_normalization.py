@@ -83,13 +83,6 @@ def test_dtype_to_compute_in_can_be_chosen(draw):
     assert not np.array_equal(low(x).array, nym.nn.LayerNorm.init(Embed)(x).array)
 
 
-def test_other_axes_of_groups_are_not_normalised_over(draw):
-    x, options = draw(Batch, Pos, Channels), {"use_weight": False, "use_bias": False}
-    assert allclose(nym.nn.GroupNorm.init(Channels, 4, **options)(x).array, 0, atol=1e-5)
-    whole = nym.nn.GroupNorm.init(Channels, 1, ("pos", "batch"), 0.0, **options)(x).array
-    assert np.mean(whole) == pytest.approx(0, abs=1e-5) and np.mean(whole**2) == pytest.approx(1, rel=1e-5)
-
-
 def test_axes_are_merged_for_export_and_split_again(draw):
     layer = draw.layer(keyless(nym.nn.LayerNorm.init), (Pos, Embed))
     flat = layer.flatten_for_export()
@@ -273,28 +266,20 @@ def test_errors_name_the_layer_and_the_axes(draw):
         nym.nn.LayerNorm.init(Embed, float("nan"))
     with refusal("LayerNorm: there is no axis to normalise over; give one, such as `Axis('embed', 512)`"):
         nym.nn.LayerNorm.init(())
-    with refusal("A new axis is given by an `Axis`, with a name and a size, not by 1e-05.", TypeError):
-        nym.nn.RmsNorm.init(1e-5, Embed)
     with refusal("`eps` must be a number that is known when the function is traced", TypeError):
         jax.eval_shape(lambda eps: nym.nn.RmsNorm.init(Embed, eps), 1e-5)
     with refusal("GroupNorm (embed: 16): the number of channels is not divisible by 3 groups"):
         nym.nn.GroupNorm.init(Embed, 3)
-    with refusal("GroupNorm: `groups` must be at least 1, not 0"):
-        nym.nn.GroupNorm.init(Embed, 0)
     with refusal("GroupNorm: `Channels` is an `Axis`, not 'mlp'", TypeError):
         nym.nn.GroupNorm.init("mlp", 2)
     with refusal("axis 'mlp' is given more than once in (mlp, mlp)"):
         nym.nn.GroupNorm.init(Channels, 2, "mlp")
-    with refusal("standardize: `epsilon` must be at least 0, not -1.0"):
-        nym.nn.standardize(nym.ones(Embed), Embed, epsilon=-1.0)
     with refusal("A named array is needed", TypeError):
         nym.nn.standardize(jnp.ones(16), 0)
 
 
 def test_errors_of_batch_normalisation(draw):
     layer, state = make_batch_norm(draw)
-    with refusal("BatchNorm (mlp: 4): no axis 'mlp' in (batch: 8, mpl: 4); did you mean 'mpl'?"):
-        layer(nym.ones({"batch": 8, "mpl": 4}), state)
     with refusal("BatchNorm (mlp: 4): the input (mlp: 4) has no other axis to compute statistics over"):
         layer(nym.ones(Channels), state)
     with refusal(
@@ -305,8 +290,6 @@ def test_errors_of_batch_normalisation(draw):
         nym.nn.BatchNorm.init(Channels, mode="legacy")
     with refusal("BatchNorm: `momentum` must be at least 0 and at most 1, not 2.0"):
         nym.nn.BatchNorm.init(Channels, momentum=2.0)
-    with refusal("BatchNorm: `eps` must be at least 0, not -1e-05"):
-        nym.nn.BatchNorm.init(Channels, eps=-1e-5)
 
 
 def test_numbers_of_numpy_and_jax_become_those_of_python():

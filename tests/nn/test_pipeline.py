@@ -77,7 +77,6 @@ def assert_close(results, expected):
         ((2, 2, 2), "auto", 4, 1),
         ((2, 2, 2), "explicit", 2, 2),
         pytest.param((4, 2, 1), "explicit", 4, 1, marks=pytest.mark.thorough),
-        pytest.param((2, 1, 4), "auto", 8, 2, marks=pytest.mark.thorough),
     ],
 )
 def test_stages_compute_what_one_device_computes(sizes, axis_types, microbatches, repeats):
@@ -95,20 +94,16 @@ def test_stages_compute_what_one_device_computes(sizes, axis_types, microbatches
     assert_close(results, expected)
 
 
-@pytest.mark.parametrize(
-    ("axis_types", "is_sequence"), [pytest.param("auto", False, marks=pytest.mark.thorough), ("explicit", True)]
-)
-def test_the_batch_may_be_sharded_over_the_stages_outside_of_them(axis_types, is_sequence):
+def test_the_batch_may_be_sharded_over_the_stages_of_a_sequence_outside_of_them():
     expected = differentiate_on_one_device(BLOCKS, X, FACTORS, GATES)
-    blocks = BlockSeq(BLOCKS.unstacked(), Layers, True) if is_sequence else BLOCKS
-    mesh = nym.create_mesh((2, 2), ("stage", "data"), devices=jax.devices()[:4], axis_types=axis_types)
+    blocks = BlockSeq(BLOCKS.unstacked(), Layers, True)
+    mesh = nym.create_mesh((2, 2), ("stage", "data"), devices=jax.devices()[:4], axis_types="explicit")
     mapping = nym.AxisMapping({"batch": ("data", "stage"), "layers": "stage"}, microbatches={"batch": 2})
     with jax.set_mesh(mesh):
         arguments = *nym.shard((blocks, X), mapping), *nym.shard((FACTORS, GATES), {"layers": "stage"})
         step = nym.named_jit(differentiate, in_axis_resources={}, out_axis_resources={}, axis_resources=mapping)
         value, (gradients, *others) = jax.device_get(step(*arguments))
-    if is_sequence:
-        gradients = Stacked(gradients.vmap_via(lambda layer: layer)(), Layers, True)
+    gradients = Stacked(gradients.vmap_via(lambda layer: layer)(), Layers, True)
     assert_close((value, (gradients, *others)), expected)
 
 
@@ -255,14 +250,8 @@ def run_wrong(layers=8, microbatches=4, name="batch", interleaving=(1, 1)):
     ("options", "message"),
     [
         ({"layers": 6}, r"'layers' of size 6 cannot be divided into 4 stages over .*; use 2, 3, 6 stages or 8 layers"),
-        (
-            {"microbatches": 2},
-            r"a pipeline of 4 stages needs as many microbatches or more, not 2; `microbatches=\{'batch': 4\}` fits",
-        ),
-        (
-            {"microbatches": 8},
-            r"'batch' of size 8 is not divisible into 8 microbatches for 2 devices each; .*\{'batch': 4\}` fits",
-        ),
+        ({"microbatches": 2}, r"4 stages needs as many microbatches or more, not 2; .*=\{'batch': 4\}` fits"),
+        ({"microbatches": 8}, r"'batch' of size 8 .* into 8 microbatches for 2 devices each; .*\{'batch': 4\}` fits"),
         ({"name": "examples"}, r"'examples' into microbatches, which no array of the carry has: its axes are 'batch'"),
         ({"interleaving": (2, 2)}, r"interleaved for 2 stages, but the mapping divides .* call `interleave\(4, 2\)`"),
     ],
