@@ -33,8 +33,7 @@ def run_seed(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, list
     program = make_program(seed)
     for kind in [options.kind] if options.kind else TYPES:
         setting = make_setting(seed, kind, program)
-        parts = [setting, program, print_source(program, setting)]
-        yield f"--kind {kind} --seed {seed}", parts, find_problems(program, setting)
+        yield f"--kind {kind} --seed {seed}", [print_source(program, setting)], find_problems(program, setting)
 
 
 def main() -> int:

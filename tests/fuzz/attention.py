@@ -17,16 +17,7 @@ AXES = ("batch", "heads", "group", "pos", "key_pos", "dim", "out")
 """The order of axes in which NumPy computes."""
 
 MESH_AXES = ("data", "ring", "inner", "model")
-MESHES = [
-    (1, 8, 1, 1),
-    (2, 4, 1, 1),
-    (1, 4, 1, 2),
-    (1, 2, 1, 1),
-    (1, 2, 2, 2),
-    (2, 2, 2, 1),
-    (1, 2, 4, 1),
-    (1, 4, 2, 1),
-]
+MESHES = [(1, 8, 1, 1), (2, 4, 1, 1), (1, 4, 1, 2), (1, 2, 1, 1), (1, 2, 2, 2), (2, 2, 2, 1), (1, 2, 4, 1)]
 """The sizes of these axes. Positions are mapped to `ring`, and to `inner` if it is more than 1 or has to be mixed."""
 
 CONTEXTS = ("auto", "all_gather", "ring", "all_to_all", "mixed")
@@ -167,17 +158,7 @@ def draw_mask(
     batch: tuple[str, ...],
     depth: int,
 ) -> Allowed:
-    """Draws a mask, of others up to a depth.
-
-    Args:
-        random: Draws what it is.
-        numbers: Draws arrays.
-        sizes: The sizes of all axes.
-        queries: The positions of queries, with all axes.
-        keys: The positions of keys, with all axes.
-        batch: The axis of the batch, if the scores have one.
-        depth: How deep masks are combined.
-    """
+    """Draws a mask of queries and keys at these positions, which combines others up to a depth."""
     if depth:
         first, second = (draw_mask(random, numbers, sizes, queries, keys, batch, depth - 1) for _ in range(2))
         kind = random.choice("&|~")

@@ -43,12 +43,6 @@ class Program:
     seed: int = 0
     """The values of the inputs are drawn from it."""
 
-    def __str__(self) -> str:
-        lines = [f"v{at} = {dict(x.sizes)}" for at, x in enumerate(self.inputs)]
-        for at, (step, operands) in enumerate(self.steps, len(self.inputs)):
-            lines.append(f"v{at} = {step.text}, of {', '.join(f'v{one}' for one in operands)}")
-        return "\n".join([*lines, f"returns {', '.join(f'v{one}' for one in self.outputs)}"])
-
     def run_plain(self, xp: Any, inputs: Sequence[Any]) -> list[Plain]:
         """Returns all values, computed by position."""
         found = [Plain(array, x.names) for array, x in zip(inputs, self.inputs, strict=True)]
@@ -92,11 +86,6 @@ class Setting(NamedTuple):
     mapping: dict[str, tuple[str, ...]]
     uneven: str
     is_compiled: bool
-
-    def __str__(self) -> str:
-        types = ", ".join(kind.name for kind in self.types)
-        way = "in named_jit" if self.is_compiled else "outside of jit"
-        return f"{way}, on (x: 2, y: 2, z: 2) of types {types}, by {self.mapping}, uneven={self.uneven!r}"
 
 
 def make_program(seed: int, steps: int = 5) -> Program:

@@ -38,7 +38,7 @@ def test_programs_agree_with_numpy_and_their_mapping(kind):
         program = make_program(seed)
         setting = make_setting(seed, kind, program)
         if problems := find_problems(program, setting):
-            failed.append("\n".join([print_source(program, setting), str(setting), str(program), *problems]))
+            failed.append("\n".join([print_source(program, setting), *problems]))
     assert not failed, "\n\n".join(failed)
 
 
@@ -93,21 +93,14 @@ def test_what_is_printed_of_a_program_restores_it():
         program = make_program(seed)
         setting = make_setting(seed, random.Random(seed).choice([*TYPES]), program)
         restored, restored_setting = restore(ast.literal_eval(print_source(program, setting)))
-        assert (str(restored), restored_setting) == (str(program), setting)
+        assert print_source(restored, restored_setting) == print_source(program, setting)
         for x, y in zip(restored.values, program.values, strict=True):
             np.testing.assert_array_equal(x.array, y.array)
 
 
-@pytest.mark.parametrize("arguments", [("apply_sort", "z", "sort", 1), ("accumulate", "a")])
-def test_a_stored_program_that_no_longer_fits_its_operation_is_refused(arguments):
-    program = REGRESSIONS["cumprod outside of jit along a sharded axis"]
-    with pytest.raises(ValueError, match="where its operation now draws one of"):
-        restore({**program, "steps": (((0,), *arguments),)})
-
-
 WORDS = (
     "sin maximum where sum( softmax cumsum cumprod dot einsum rearrange rename flatten_axes unflatten_axis x[ ds(traced"
-    " .at[ scan fold vmap grad stack concatenate split unbind repeat tile roll pad sort top_k fft arange tril lift"
+    " .at[ scan fold vmap stack concatenate repeat roll pad sort top_k"
 ).split()
 
 

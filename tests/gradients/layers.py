@@ -190,13 +190,6 @@ WINDOWS = [
         ("batch height mlp",),
     ),
     Case(
-        "nn.max_pool",
-        lambda x: nn.max_pool(nym.Axis("height", 2), x, stride=3, use_ceil=True),
-        ("batch height mlp",),
-        "of windows apart",
-        is_thorough=True,
-    ),
-    Case(
         "nn.mean_pool",
         lambda x: nn.mean_pool(nym.make_axes(height=2, width=2), x, stride=2),
         ("batch height width mlp",),

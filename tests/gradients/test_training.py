@@ -18,8 +18,7 @@ OFTEN = [(way, WAYS[way].kind, False) for way in WAYS]
 
 
 @pytest.mark.parametrize(
-    ("way", "mesh_types", "is_thorough"),
-    [*OFTEN, *(pytest.param(*case, marks=pytest.mark.thorough) for case in ALL)],
+    ("way", "mesh_types", "is_thorough"), [*OFTEN, *(pytest.param(*case, marks=pytest.mark.thorough) for case in ALL)]
 )
 def test_gradients_are_those_of_one_device_or_an_error_by_name(way: str, mesh_types: str, is_thorough: bool) -> None:
     if jax.device_count() < 8:

@@ -158,15 +158,11 @@ WAYS = {
         (LINEAR, "nn.Embedding unembed", ALONE, CONV, "nn.dot_product_attention grouped"),
     ),
     "diloco": Way(
-        train_replicas,
-        {"replica": "replica"},
-        (AUTO, EXPLICIT, AUTO),
-        "Explicit",
-        (LINEAR, CONV, EXPERTS, FUSED),
+        train_replicas, {"replica": "replica"}, (AUTO, EXPLICIT, AUTO), "Explicit", (LINEAR, CONV, EXPERTS, FUSED)
     ),
     "pipeline": Way(run_stages, {Depth.name: "replica"}, (EXPLICIT, AUTO, AUTO), "Auto", (LINEAR, ALONE)),
 }
-DROPPED = "overlapping", "apart", "dilation", "circular", "stride"
+DROPPED = "overlapping", "dilation", "circular", "stride"
 """Variants of layers that take long to compile."""
 PIPELINE = LINEAR, "nn.Embedding unembed", ALONE, EXPERTS
 """Those that are layers of a pipeline, which takes longest to compile."""

@@ -24,7 +24,6 @@ REFUSED = [
     ('x["a", [0, 5]]', IndexError, "an index of axis 'a' of (a: 2, b: 3, c: 4) is out of range"),
     ("x[x > 3]", ValueError, "not x[an array of shape (2, 3, 4)]"),
     ("np.ones((2, 3, 4)) + x", TypeError, "A plain array of shape (2, 3, 4) has no axis names"),
-    ("x.sum(A.resize(5))", ValueError, "axis 'a' has size 2 here, 5 was asked for"),
     ("hax.NamedArray(jnp.ones(2), (A.resize(3),))", ValueError, "axis 'a' has size 2 here, 3 was asked for"),
     ("jax.vmap(lambda row: row.sum())(x)", ValueError, "use `axonym.vmap`"),
     ('hax.dot(x, x, x, axis="c", dot_general=lambda *args: None)', ValueError, "a `dot_general` multiplies two arrays"),
@@ -83,16 +82,6 @@ def test_functions_of_axonym_accept_arrays_of_haliax():
     results = [nym.median(x), nym.exp(x), x + y, y + x, hax.add(y, y), hax.named(y.array, y.axes)]
     assert [type(one) for one in results] == [hax.NamedArray] * len(results)
     assert type(nym.named(x.array, x.axes)) is nym.NamedArray
-
-
-def test_jax_does_not_mix_the_two_classes():
-    x, y = hax.ones({"a": 2}), nym.ones({"a": 2})
-    with pytest.raises(ValueError, match="different types at key path"):
-        jax.tree.map(jnp.add, x, y)
-    with pytest.raises(TypeError, match="the same pytree structure"):
-        jax.lax.cond(True, lambda: x, lambda: y)
-    with pytest.raises(TypeError, match="the same pytree structure"):
-        jax.lax.scan(lambda carry, _: (x + carry, None), y, None, length=2)
 
 
 def test_shape_checks_stay_on():

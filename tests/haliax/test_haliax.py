@@ -1,7 +1,6 @@
 """What programs written for Haliax do with `axonym.haliax` beyond the values of single functions."""
 
 import dataclasses
-import inspect
 import pickle
 import unittest
 from typing import Any
@@ -82,25 +81,8 @@ def test_operations_keep_the_class_of_arrays():
     assert [is_ours(result) for result in results] == [True] * len(results)
 
 
-def test_arrays_of_axonym_become_arrays_of_haliax():
-    x = nym.ones({"a": 2, "b": 3})
-    assert is_ours(hax.dot(x, x, axis="b")) and is_ours(hax.exp(x))
-    assert isinstance(hax.ones({"a": 2}), nym.NamedArray)
-
-
-def test_dataclasses_replace_gives_an_array_other_values():
-    x = hax.ones((Batch, Embed))
-    assert dataclasses.replace(x, array=2 * x.array).sum().item() == 96
-    renamed = dataclasses.replace(x, axes=("one", "two"))
-    assert renamed.axis_names == ("one", "two")
-
-
-def test_signatures_show_the_names_and_defaults_of_haliax():
-    assert hax.nn.Dropout().pdrop == 0.5
-    assert next(iter(inspect.signature(hax.sum).parameters)) == "array"
-    assert list(inspect.signature(hax.add).parameters) == ["a", "b"]
-    assert list(inspect.signature(hax.named).parameters) == ["a", "axis"]
-    assert list(inspect.signature(hax.clip).parameters) == ["array", "a_min", "a_max"]
+def test_dataclasses_replace_gives_an_array_other_names():
+    assert dataclasses.replace(hax.ones((Batch, Embed)), axes=("one", "two")).axis_names == ("one", "two")
 
 
 def test_unknown_names_are_errors():
@@ -124,27 +106,6 @@ def test_decorators_skip_tests():
     assert hax.testing.skip_if_not_enough_devices(8)(lambda: "ran")() == "ran"
 
 
-def test_state_dicts_of_modules_that_override_theirs():
-    """What a module calls to extend its state dict instead of replacing it."""
-
-    class Scale(hax.state_dict.ModuleWithStateDictSerialization):
-        weight: Any
-
-        def _state_dict_key_map(self):
-            return {"weight": "scale"}
-
-        def to_state_dict(self, prefix=None):
-            return {**state_dict.default_eqx_module_to_state_dict(self, prefix), "kind": jnp.ones(1)}
-
-        def from_state_dict(self, arrays, prefix=None):
-            return state_dict.default_eqx_module_from_state_dict(self, arrays, prefix)
-
-    state_dict = hax._src.state_dict
-    written = hax.state_dict.to_state_dict(Scale(hax.ones({"i": 2})), "s")
-    assert written.keys() == {"s.scale", "kind"}
-    assert hax.state_dict.from_state_dict(Scale(hax.zeros({"i": 2})), written, "s").weight.sum().item() == 2.0
-
-
 def test_parametrizations_scale_weights_and_products():
     """The scales that Haliax gives these layers."""
     mup, key = hax.nn.mup, jax.random.key(0)
@@ -165,21 +126,7 @@ def test_parametrizations_scale_weights_and_products():
     assert hax.std(table.weight).item() == pytest.approx(1, rel=0.05)
     assert mup.EmbeddingStandardParam.init_scale(hax.Axis("vocab", 8), In) == 1 / 64
     scores = hax.dot(hax.ones(In), table.weight, axis=In) / 64
-    assert jax.numpy.allclose(table.unembed(hax.ones(In)).array, scores.array, rtol=1e-5, atol=1e-5)
-
-
-def test_linear_uses_another_dot_general():
-    seen = []
-
-    def product(x, y, dims, **options):
-        seen.append(dims)
-        return jax.lax.dot_general(x, y, dims, **options)
-
-    layer = hax.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), dot_general=product)
-    plain = hax.nn.Linear(layer.weight, layer.bias, Embed, Mlp)
-    x = hax.ones((Batch, Embed))
-    assert bool(hax.allclose(layer(x), plain(x))) and len(seen) == 1
-    assert layer.out_first and not hax.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), out_first=False).out_first
+    assert allclose(table.unembed(hax.ones(In)).array, scores.array, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [hax.nn.Stacked, hax.nn.BlockSeq])
@@ -205,19 +152,13 @@ def test_containers_of_layers_have_the_methods_of_haliax(kind):
     assert bool(hax.allclose(layers.fold_via(lambda *args: step(*args)[0])(x, 0.1), carry))
 
 
-def test_checkpoint_policies_by_name():
+def test_checkpoint_policies_by_name_and_by_options():
     policy = hax.ScanCheckpointPolicy.from_bool_or_str
     assert policy(False).disable and policy("nested").nested and not policy("full").save_carries
     assert policy("save_all").checkpoint("carry", "input", jnp.sin)(0.0) == 0.0
-
-
-def test_simple_policies_may_be_nested():
-    policy = hax.ScanCheckpointPolicy(simple=True, save_carries=False, nested=2)
-    assert not policy.simple and policy.save_carries and policy.nested == 2
+    nested = hax.ScanCheckpointPolicy(simple=True, save_carries=False, nested=2)
+    assert not nested.simple and nested.save_carries and nested.nested == 2
     assert hax.ScanCheckpointPolicy(simple=True, save_carries=False).simple
-
-
-def test_policies_that_save_values_within_a_step_save_carries():
     assert hax.ScanCheckpointPolicy(save_carries=False, save_block_internals=["hidden"]).save_carries
     assert not hax.ScanCheckpointPolicy(save_carries=False).save_carries
 
@@ -238,22 +179,14 @@ def test_einsum_takes_the_sharding_of_its_result():
     assert product.array.sharding.spec == jax.P(None, "data") and product.sum().item() == 24
 
 
-@pytest.mark.parametrize(
-    ("expression", "names"),
-    [
-        ("i j k -> k ... j", "k i j"),
-        ("i j k -> j ... (m: k)", "j i m"),
-        ("(i: a b) j k -> b ... k", "b a j k"),
-        ("h w c -> ... c ... h", "j k i"),
-        ("{i, k} -> k ... i", "k j i"),
-    ],
-)
-def test_rearrange_accepts_what_haliax_does(expression: str, names: str):
+def test_rearrange_accepts_what_haliax_does():
     x = hax.arange((hax.Axis("i", 2), hax.Axis("j", 3), hax.Axis("k", 4)))
-    aliases = {"a": 2} if "a b" in expression else {}
-    result = hax.rearrange(x, expression, **aliases)
-    assert [axis.name for axis in result.axes] == names.split()
-    assert sorted(result.array.ravel().tolist()) == list(range(24))
+    orders = {"i j k -> j ... (m: k)": "j i m", "h w c -> ... c ... h": "j k i", "{i, k} -> k ... i": "k j i"}
+    for expression, names in orders.items():
+        result = hax.rearrange(x, expression)
+        assert [axis.name for axis in result.axes] == names.split()
+        assert sorted(result.array.ravel().tolist()) == list(range(24))
+    assert hax.rearrange(x, "(i: a b) j k -> b ... k", a=2).shape == {"b": 1, "a": 2, "j": 3, "k": 4}
 
 
 def test_the_covariance_of_a_fit_has_two_axes():
@@ -261,12 +194,6 @@ def test_the_covariance_of_a_fit_has_two_axes():
     fit, covariance = hax.polyfit(x, x * x, 1, cov=True)
     assert fit.shape == {"x": 2} and covariance.shape == {"x": 2, "x_cov": 2}
     assert allclose(covariance.array, jnp.polyfit(x.array, x.array**2, 1, cov=True)[1], rtol=1e-4)
-
-
-def test_weighted_cross_entropy():
-    logits, targets = hax.zeros({"batch": 2, "vocab": 4}), hax.named([0, 1], "batch")
-    loss = hax.nn.cross_entropy_loss(logits, "vocab", targets, weight=hax.named([3.0, 1.0], "batch"))
-    assert loss.item() == pytest.approx(1.3862944)
 
 
 @pytest.mark.parametrize("as_argument", [lambda x: x, lambda x: x.array], ids=["named", "plain"])
@@ -279,6 +206,9 @@ def test_specs_of_shard_map_may_be_axes(mesh, as_argument):
             result = double(as_argument(x))
             assert getattr(result, "array", result).tolist() == [*range(0, 16, 2)]
             assert result.sharding.spec == jax.sharding.PartitionSpec("data")
+    with jax.set_mesh(mesh):
+        double = hax.shard_map(lambda x: 2 * x, axis_mapping=MAPPING, check_rep=False)
+        assert double(x).array.tolist() == [*range(0, 16, 2)]
 
 
 def test_specs_of_other_axes_than_the_array_are_errors(mesh):
@@ -290,12 +220,6 @@ def test_specs_of_other_axes_than_the_array_are_errors(mesh):
             hax.shard_map(lambda x: x, out_specs=Batch)(x)
     with pytest.raises(TypeError, match="takes a function first, not 3"):
         hax.shard_map(3, in_specs=Batch)
-
-
-def test_shard_map_takes_the_arguments_of_haliax(mesh):
-    with jax.set_mesh(mesh):
-        double = hax.shard_map(lambda x: 2 * x, axis_mapping=MAPPING, check_rep=False)
-        assert double(hax.ones((Batch,))).array.tolist() == [2.0] * 8
 
 
 def test_specs_are_bare(mesh):
@@ -321,12 +245,10 @@ def test_views_of_a_mutable_array():
     ("outer", "inner"),
     [
         (slice(1, 9, 2), slice(1, 3)),
-        (slice(1, 9, 2), hax.ds(1, 2)),
         (slice(1, 9, 2), -1),
         (hax.ds(2, 5), [0, -1]),
         (hax.ds(2, 5), jnp.array([0, 3])),
         (slice(None, None, -1), slice(7, None)),
-        (hax.ds(jnp.array(2), 5), slice(1, 4)),
         (hax.ds(jnp.array(2), 5), slice(0, 5, 2)),
         (hax.ds(jnp.array(2), 5), hax.ds(jnp.array(1), 2)),
     ],
@@ -354,36 +276,11 @@ def test_views_are_arguments_of_compiled_functions():
     assert ref.value()["pos", 4].item() == 4.0
 
 
-def test_scalars_meet_plain_arrays():
-    scalar, plain = hax.named(2.0, ()), jnp.arange(3.0)
-    assert isinstance(plain * scalar, jax.Array) and isinstance(scalar > plain, jax.Array)
-    total, _ = hax.scan(lambda carry, x: (carry + 2 * x, x), "pos")(plain, hax.ones({"pos": 4}))
-    assert total.tolist() == [8.0, 9.0, 10.0]
-
-
-def test_a_query_whose_keys_a_bias_hides_is_not_nan():
-    q, k = hax.ones({"pos": 2, "head_dim": 4}), hax.ones({"key_pos": 3, "head_dim": 4})
-    is_hidden = hax.arange(hax.Axis("pos", 2)) < 1
-    bias = hax.where(is_hidden.broadcast_axis(hax.Axis("key_pos", 3)), -jax.numpy.inf, 0.0)
-
-    def attend(q):
-        result = hax.nn.attention.dot_product_attention("key_pos", "head_dim", q, k, k, bias=bias)
-        return hax.sum(result).scalar(), result
-
-    gradient, result = jax.grad(attend, has_aux=True)(q)
-    assert result.rearrange(("pos", "head_dim")).array.tolist() == [[0.0] * 4, [1.0] * 4]
-    assert not jax.numpy.isnan(gradient.array).any()
-
-
-def test_reused_and_static_arrays_are_found():
-    class Shared(eqx.Module):
-        first: Any
-        second: Any
-        table: Any = eqx.field(static=True)
-
-    x = jnp.ones(2)
-    with pytest.raises(hax.debug.ModuleProblems, match=r"the fields .first, .second share an array"):
-        hax.debug.diagnose_common_issues(Shared(x, x, None))
+def test_arrays_that_fields_share_are_found():
+    layer = hax.nn.Linear.init(Embed, Embed.alias("out"), key=jax.random.key(0))
+    shared = eqx.tree_at(lambda layer: layer.weight, layer, layer.bias)
+    with pytest.raises(hax.debug.ModuleProblems, match=r"the fields .weight.*, .bias.* share an array"):
+        hax.debug.diagnose_common_issues(shared)
 
 
 def test_annotations_describe_axes():
@@ -402,13 +299,9 @@ def test_products_of_groups_take_plain_arrays():
     expected = jnp.stack([x[0] @ weight[0], x[1] @ weight[1], x[2] @ weight[1]])
     assert np.array_equal(hax.nn.ragged_dot(x, weight, sizes, ar=True), expected)
     assert np.array_equal(hax.nn.linear.gmm_sharded(x, weight, sizes), expected)
-    layer = hax.nn.MoELinear.init(*hax.make_axes(group=2, i=2, o=2), key=jax.random.key(0), use_gmm=True)
-    layer = dataclasses.replace(layer, bias=hax.ones(layer.Out))
-    out = layer(hax.named(x, ("row", "i")), hax.named(sizes, "group"))
-    assert type(out) is hax.NamedArray
-    assert allclose(out.array, hax.nn.ragged_dot(x, layer.weight.array, sizes) + 1)
 
 
+attend, reduce = hax.nn.attention.dot_product_attention, hax.wrap_reduction_call
 X = hax.named(np.ones((8, 6), np.float32), (Batch, Embed))
 QUERY, KEYS = (hax.named(np.ones((2, 4), np.float32), (name, "head_dim")) for name in ("pos", "key_pos"))
 FIRST_AXIS = "is the query, a named array, not 'head_dim'; older versions of Haliax took the axis of the queries first"
@@ -422,67 +315,35 @@ def take_views(*slices: Any) -> Any:
     return view
 
 
-def scan_layers(kind: Any) -> Any:
-    return kind.init(hax.Axis("layers", 2), hax.nn.RmsNorm)(Embed).scan(hax.ones(Embed))
-
-
 REFUSED = [
     (lambda: hax.nn.Dropout(1.5), "`pdrop` must be at least 0 and at most 1, not 1.5"),
-    (
-        lambda: hax.ScanCheckpointPolicy.from_bool_or_str("sometimes"),
-        "a checkpoint policy is a boolean or one of offload",
-    ),
+    (lambda: hax.ScanCheckpointPolicy.from_bool_or_str("now"), "a checkpoint policy is a boolean or one of offload"),
     (lambda: dataclasses.replace(X, array=X.array[0]), "has 1 axes, 2 are named"),
     (lambda: X.matches_axes("... embed ..."), "with at most one"),
     (lambda: take_views().slice({"head": 0}), "no axis 'head' in"),
+    (lambda: reduce(jnp.argmax, X, ("batch", "embed"), single_axis_only=True), "`argmax` takes one axis, 2 were given"),
+    (lambda: reduce(jnp.argmax, X, "batch", X > 0, supports_where=False), "takes no `where`; select the elements bef"),
     (
-        lambda: hax.wrap_reduction_call(jnp.argmax, X, ("batch", "embed"), single_axis_only=True),
-        "`argmax` takes one axis, 2 were given",
+        lambda: hax.nn.Stacked.init(hax.Axis("layers", 2), hax.nn.RmsNorm)(Embed).scan(hax.ones(Embed)),
+        "a layer applied by `scan` must return a pair",
     ),
-    (
-        lambda: hax.wrap_reduction_call(jnp.argmax, X, "batch", X > 0, supports_where=False),
-        "`argmax` takes no `where`; select the elements before",
-    ),
-    (
-        lambda: hax.wrap_axiswise_call(jnp.cumsum, X, "c", single_axis_only=True),
-        "no axis 'c' in (batch: 8, embed: 6)",
-    ),
-    (lambda: scan_layers(hax.nn.Stacked), "a layer applied by `scan` must return a pair"),
-    (lambda: scan_layers(hax.nn.BlockSeq), "a layer applied by `scan` must return a pair"),
-    (
-        lambda: hax.updated_slice(X, {"batch": 7}, hax.ones({"batch": 3})),
-        "an update of 3 elements at 7 runs over the end of axis 'batch' of size 8",
-    ),
+    (lambda: hax.updated_slice(X, {"batch": 7}, hax.ones({"batch": 3})), "3 elements at 7 runs over the end of axis"),
     (
         lambda: hax.updated_slice(X, {"batch": hax.named([0, 1], "embed")}, hax.ones({"embed": 2, "new": 2})),
         "the update has the axes new that are not in the original array with shape",
     ),
-    (
-        lambda: hax.nn.attention.dot_product_attention("pos", "head_dim", QUERY, KEYS, KEYS),
-        "axis 'pos' is not found in the keys (key_pos, head_dim)",
-    ),
-    (
-        lambda: hax.nn.attention.dot_product_attention("key_pos", "head_dim", KEYS, KEYS, KEYS),
-        "the axes of queries and keys must be distinct, 'key_pos' is in both",
-    ),
+    (lambda: attend("pos", "head_dim", QUERY, KEYS, KEYS), "axis 'pos' is not found in the keys (key_pos, head_dim)"),
+    (lambda: attend("key_pos", "head_dim", KEYS, KEYS, KEYS), "axes of queries and keys must be distinct, 'key_pos'"),
     (lambda: hax.axis.resolve_axis((Batch,), "head"), "no axis 'head' among batch"),
-    (lambda: X.resolve_axis(Batch.resize(3)), "axis 'batch' has size 8 here, 3 was asked for"),
     (lambda: hax.rearrange(X, ("batch",)), "the order (batch) leaves out (embed); add"),
-    (
-        lambda: hax.axis.rearrange_for_partial_order(("batch", "batch", ...), ("batch", "pos")),
-        "the order lists 'batch' more than once",
-    ),
+    (lambda: hax.axis.rearrange_for_partial_order(("pos", "pos", ...), ("pos",)), "the order lists 'pos' more than"),
     (lambda: hax.axis.rearrange_for_partial_order((..., "head", ...), (Batch,)), "the order lists 'head'"),
 ]
 REFUSED_OTHERWISE = [
     (lambda: take_views(3, 0), NotImplementedError, "axis 'pos' of this view is indexed already"),
     (lambda: take_views(slice(2, 4), 4), IndexError, "index 4 is out of range for axis 'pos' of size 2"),
     (lambda: take_views(slice(2, 4), hax.ds(1, 3)), IndexError, "a `dslice` of 3 elements from 1 runs over the end, 2"),
-    (
-        lambda: hax.nn.attention.dot_product_attention("pos", "key_pos", "head_dim", QUERY, KEYS, KEYS),
-        TypeError,
-        FIRST_AXIS,
-    ),
+    (lambda: attend("pos", "key_pos", "head_dim", QUERY, KEYS, KEYS), TypeError, FIRST_AXIS),
 ]
 
 

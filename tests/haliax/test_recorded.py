@@ -66,12 +66,7 @@ def test_documented_differences_hold(row: tuple[str, str, str]):
     expression, in_haliax, here = row
     recorded = RECORDED[expression]
     assert (recorded if isinstance(recorded, str) else str(recorded)) == in_haliax
-    assert EXPRESSIONS.describe(eval(expression, EXPRESSIONS.make_names(nym))) == here
-    assert in_haliax != here
-
-
-def test_page_documents_differences():
-    assert len(EXPRESSIONS.list_documented()) >= 10
+    assert EXPRESSIONS.describe(eval(expression, EXPRESSIONS.make_names(nym))) == here != in_haliax
 
 
 def find_by_path(path: str) -> Any:
@@ -110,13 +105,10 @@ def test_parameters_have_the_names_and_the_order_of_haliax():
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        ("hax.is_named_array(leaf=hax.ones(A))", True),
+        ("hax.nn.Dropout().pdrop", 0.5),
         ("hax.tree_checkpoint_name(x=hax.ones(A), name='a').array.sum().item()", 2.0),
         ("list(hax.state_dict.to_numpy_state_dict(model={'w': hax.ones(A)}, prefix='p'))", ["p.w"]),
-        ("hax.state_dict.flatten_modules_for_export(t={'w': 1.0})", {"w": 1.0}),
         ("hax.state_dict.unflatten_modules_from_export(t={'w': 1.0}, template={'w': 2.0})", {"w": 1.0}),
-        ("hax.quantization.partition_for_grad_overwrite(grad={'w': 1.0})[1]", {"w": 1.0}),
-        ("hax.quantization.accumulate_gradients(accumulated={'w': 1.0}, gradient={'w': 2.0})", {"w": 3.0}),
         (
             "hax.nn.ragged_dot(jnp.ones((1, 2)), jnp.ones((1, 2, 1)), jnp.ones(1, int), implementation='xla').item()",
             2.0,

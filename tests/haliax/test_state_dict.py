@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import axonym.haliax as hax
+from axonym.haliax._src.state_dict import default_eqx_module_from_state_dict, default_eqx_module_to_state_dict
 from axonym.haliax.state_dict import (
     ModuleWithStateDictSerialization,
     from_state_dict,
@@ -38,10 +39,10 @@ class Attention(ModuleWithStateDictSerialization):
 
 class Prefixed(Attention):
     def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
-        return super().to_state_dict(with_prefix(prefix, "inner"))
+        return default_eqx_module_to_state_dict(self, with_prefix(prefix, "inner"))
 
     def from_state_dict(self, state_dict: Any, prefix: str | None = None) -> "Prefixed":
-        return super().from_state_dict(state_dict, with_prefix(prefix, "inner"))
+        return default_eqx_module_from_state_dict(self, state_dict, with_prefix(prefix, "inner"))
 
 
 def test_modules_rename_their_fields_also_where_they_are_stacked(getkey):

@@ -1,20 +1,12 @@
-"""What these tests share: a mapping in force on each mesh, and regular matrices."""
+"""Regular matrices, which these tests share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 import axonym as nym
-
-
-@pytest.fixture
-def mapped(mesh: Mesh) -> Iterator[Mesh]:
-    """Runs the test on both meshes, with a mapping in force that divides `batch` by 4 and `i` by 2."""
-    with nym.axis_mapping({"batch": "data", "i": "model"}):
-        yield mesh
 
 
 Matrices = Callable[..., nym.NamedArray]

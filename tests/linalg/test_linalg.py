@@ -132,16 +132,12 @@ def test_determinants(matrices):
         np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-def test_ranks(draw):
+def test_ranks():
     x = nym.named([[[1.0, 2.0, 0.0], [2.0, 4.0, 0.0]], [[1.0, 0.0, 0.0], [0.0, 1e-3, 0.0]]], ("batch", "i", "j"))
     assert linalg.matrix_rank(x, "i", "j").array.tolist() == [1, 2]
     assert linalg.matrix_rank(x, "j", "i", rtol=0.1).array.tolist() == [1, 1]
     assert linalg.matrix_rank(1000 * x, "i", "j", rtol=0.1).array.tolist() == [1, 1]
     assert linalg.matrix_rank(x["j", :2], "i", "j", hermitian=True).array.tolist() == [1, 2]
-    x = draw(i=3, batch=4, r=2)
-    x = nym.dot(x, x.rename({"i": "j"}), axis="r")
-    for hermitian in (False, True):
-        assert linalg.matrix_rank(x, "i", "j", hermitian=hermitian).array.tolist() == [2] * 4
 
 
 @pytest.mark.parametrize("p", [None, 2, 1, "fro"], ids=str)
@@ -192,13 +188,6 @@ def test_lstsq_comes_closest(draw, sides):
     assert rank.array.tolist() == [3, 3]
 
 
-def test_lstsq_of_one_right_hand_side_for_all_matrices(draw):
-    a, b = draw(i=2, batch=2, j=3), draw(i=2)
-    x, _, rank, _ = linalg.lstsq(a, b, "i", "j", rcond=1e-3)
-    assert x.names == ("batch", "j") and rank.array.tolist() == [2, 2]
-    close(multiply(a, x, "j"), np.tile(b.array, (2, 1)))
-
-
 def test_inv_maps_back(matrices, draw):
     x, y = matrices(), draw(batch=4, i=4)
     inverse = linalg.inv(x, "i", "j")
@@ -223,29 +212,6 @@ def test_pinv_takes_what_is_small_for_zero(matrices):
     close(linalg.pinv(symmetric, "i", "j", hermitian=True), np.linalg.inv(in_front(symmetric)))
 
 
-def test_gradients_are_those_of_jax(matrices, draw):
-    def compute_by_name(a, b):
-        norm = linalg.norm(a, ("i", "j"), ord="nuc")
-        return [linalg.solve(a, b, "i", "j"), linalg.inv(a, "i", "j"), linalg.slogdet(a, "i", "j")[1], norm]
-
-    def compute(a, b):
-        solution, norm = jnp.linalg.solve(a, b[..., None]), jnp.linalg.norm(a, "nuc", axis=(1, 2))
-        return [solution, jnp.linalg.inv(a), jnp.linalg.slogdet(a)[1], norm]
-
-    @jax.jit
-    def differentiate(a, b):
-        def add_up(fn):
-            return lambda args: sum((getattr(x, "array", x) ** 2).sum() for x in fn(*args))
-
-        plain = tuple(x.rearrange(("batch", "i", ...)).array for x in (a, b))
-        return jax.grad(add_up(compute_by_name))((a, b)), jax.grad(add_up(compute))(plain)
-
-    a, b = matrices(3), draw(i=3, batch=4)
-    for x, y, expected in zip((a, b), *differentiate(a, b), strict=True):
-        assert x.names == y.names
-        np.testing.assert_allclose(in_front(y), expected, rtol=2e-3, atol=2e-3)
-
-
 OF_MATRICES = {
     "cholesky": linalg.cholesky,
     "qr": linalg.qr,
@@ -263,7 +229,7 @@ OF_MATRICES = {
 }
 
 
-def test_sharded_arrays_give_the_same(mapped, matrices, draw):
+def test_sharded_arrays_give_the_same(mesh, matrices, draw):
     @jax.jit
     def compute(x, b):
         results = {name: fn(x, "i", "j") for name, fn in OF_MATRICES.items()}
@@ -272,9 +238,10 @@ def test_sharded_arrays_give_the_same(mapped, matrices, draw):
     x, b = matrices(symmetric=True), draw(i=4, batch=4, p=2)
     with jax.set_mesh(None):
         expected = jax.device_get(compute(x, b))
-    x, b = nym.shard((x, b))
-    results = nym.named_jit(compute)(x, b)
-    results |= {"solve eagerly": linalg.solve(x, b, "i", "j"), "svd eagerly": linalg.svd(x, "i", "j")}
+    with nym.axis_mapping({"batch": "data", "i": "model"}):
+        x, b = nym.shard((x, b))
+        results = nym.named_jit(compute)(x, b)
+        results |= {"solve eagerly": linalg.solve(x, b, "i", "j"), "svd eagerly": linalg.svd(x, "i", "j")}
     for name, found in results.items():
         for array, values in zip(jax.tree.leaves(found), jax.tree.leaves(expected[name.split(" eag")[0]]), strict=True):
             np.testing.assert_allclose(array, values, rtol=1e-3, atol=1e-3, err_msg=name)
@@ -310,7 +277,6 @@ X = nym.named(np.ones((2, 1, 3), np.float32), ("i", "b", "j"))
 REFUSED = [
     (lambda: linalg.norm(A, ord=2), "a norm with `ord` needs one or two axes, not (i, batch, j)"),
     (lambda: linalg.norm(A, "bach"), "no axis 'bach' in (i: 4, batch: 4, j: 4); did you mean 'batch'?"),
-    (lambda: linalg.norm(A, (Axis("batch", 3), "i"), ord="nuc"), "axis 'batch' has size 4 here, 3 was asked for"),
     (lambda: linalg.qr(A, "i", "j", mode="raw"), "the `mode` of `qr` must be 'reduced' or 'complete', not 'raw'"),
     (lambda: linalg.svd(X, "i", "j", hermitian=True), "`svd` needs square matrices"),
     (lambda: linalg.pinv(X, "i", "j", hermitian=True), "`pinv` needs square matrices"),
@@ -318,31 +284,18 @@ REFUSED = [
     (lambda: linalg.matrix_rank(X, "i", "j", hermitian=True), "`matrix_rank` needs square matrices"),
     (lambda: linalg.cond(X, "i", "j", p=1), "`cond` needs square matrices"),
     (lambda: linalg.solve(X, nym.ones({"i": 2}), "i", "j"), "`solve` needs square matrices; axes 'i' and 'j' of (i: 2"),
-    (lambda: linalg.solve(A, nym.ones({"i": 4}), "i", "k"), "no axis 'k' in (i: 4, batch: 4, j: 4)"),
     (lambda: linalg.solve(A, nym.ones({"batch": 4}), "i", "j"), "no axis 'i' in (batch: 4)"),
-    (lambda: linalg.solve(A, nym.ones({"i": 5}), "i", "j"), "axis 'i' has size 5 here, 4 was asked for"),
-    (
-        lambda: linalg.solve(A, nym.ones({"i": 4, "batch": 2}), "i", "j"),
-        "axis 'batch' has size 4 and size 2 in (i: 4, batch: 4, j: 4) and",
-    ),
-    (
-        lambda: linalg.solve(A, nym.ones({"i": 4, "j": 4}), "i", "j"),
-        "(i: 4, j: 4) has axis 'j', which the solution will have; `rename`",
-    ),
+    (lambda: linalg.solve(A, nym.ones({"i": 4, "batch": 2}), "i", "j"), "axis 'batch' has size 4 and size 2 in (i: 4"),
+    (lambda: linalg.solve(A, nym.ones({"i": 4, "j": 4}), "i", "j"), "has axis 'j', which the solution will have; `ren"),
     (lambda: linalg.solve(A, nym.ones({"i": 4}), "i", "i"), "axis 'i' is given more than once in (i, i)"),
     (lambda: linalg.lstsq(A, nym.ones({"batch": 4}), "i", "j"), "no axis 'i' in (batch: 4)"),
     (lambda: linalg.lstsq(A, nym.ones({"i": 4, "batch": 2}), "i", "j"), "axis 'batch' has size 4 and size 2 in"),
-    (
-        lambda: linalg.lstsq(A, nym.ones({"i": 4}), "i", "j", "batch"),
-        "(i: 4, batch: 4, j: 4) has an axis 'batch' already; give the new",
-    ),
-    (lambda: linalg.lstsq(A, nym.ones({"i": 4}), "i", "j", Axis("k", 5)), "axis 'k' has size 4 here, 5 was asked for"),
+    (lambda: linalg.lstsq(A, nym.ones({"i": 4}), "i", "j", "batch"), "has an axis 'batch' already; give the new axis"),
 ]
 NOT_NAMED = "A named array is needed, not an array of shape"
 OF_ANOTHER_TYPE = [
     (lambda: linalg.norm(np.ones(2)), NOT_NAMED),
     (lambda: linalg.solve(A, np.ones(4), "i", "j"), NOT_NAMED),
-    (lambda: linalg.solve(np.ones((4, 4)), A, "i", "j"), NOT_NAMED),
     (lambda: linalg.matrix_power(A, "i", "j", 0.5), "matrix_power: `n` must be an integer, not 0.5"),
 ]
 

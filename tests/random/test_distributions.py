@@ -30,14 +30,10 @@ FLOATS = {
     "truncated_normal": ({"lower": -1, "upper": 3}, stats.truncnorm(-1, 3)),
     "truncated_normal in the right tail": ({"lower": 8, "upper": 9}, stats.truncnorm(8, 9)),
     "truncated_normal in the left tail": ({"lower": -np.inf, "upper": -20}, stats.truncnorm(-np.inf, -20)),
-    "lognormal": ({"sigma": 0.5}, stats.lognorm(0.5)),
     "generalized_normal": ({"p": 1.5}, stats.gennorm(1.5)),
-    "laplace": ({}, stats.laplace()),
-    "logistic": ({}, stats.logistic()),
     "gumbel": ({}, stats.gumbel_r()),
     "cauchy": ({}, stats.cauchy()),
     "t": ({"df": 3}, stats.t(3)),
-    "triangular": ({"left": -1, "mode": 0.5, "right": 2}, stats.triang(0.5, -1, 3)),
     "exponential": ({}, stats.expon()),
     "gamma": ({"a": 1.5}, stats.gamma(1.5)),
     "loggamma": ({"a": 0.125}, stats.loggamma(0.125)),
@@ -45,22 +41,11 @@ FLOATS = {
     "chisquare": ({"df": 3}, stats.chi2(3)),
     "f": ({"dfnum": 3, "dfden": 5}, stats.f(3, 5)),
     "pareto": ({"b": 3}, stats.pareto(3)),
-    "weibull_min": ({"scale": 2, "concentration": 1.5}, stats.weibull_min(1.5, scale=2)),
-    "rayleigh": ({"scale": 2}, stats.rayleigh(scale=2)),
-    "maxwell": ({}, stats.maxwell()),
     "wald": ({"mean": 2}, stats.invgauss(2)),
 }
 
 # The first component of each draw, and its distribution.
 VECTORS = {
-    "ball": (
-        lambda dtype: random.ball(KEY, Draw, nym.Axis("i", 3), parameter(2, dtype), dtype),
-        stats.beta(2, 2, -1, 2),
-    ),
-    "dirichlet": (
-        lambda dtype: random.dirichlet(KEY, Draw, parameter([0.5, 1, 2], dtype, "i"), "i", dtype),
-        stats.beta(0.5, 3),
-    ),
     "multivariate_normal": (
         lambda dtype: random.multivariate_normal(
             KEY, Draw, parameter([0.5, 1], dtype, "i"), parameter([[4, 1], [1, 1]], dtype, "i", "j"), "i", "j"
@@ -85,20 +70,10 @@ INTEGERS = {
         lambda dtype: random.geometric(KEY, Draw, parameter(1 / 64, dtype)),
         lambda dtype: stats.geom(1 / 64).pmf(np.arange(2000)),
     ),
-    "poisson": (
-        lambda dtype: random.poisson(KEY, Draw, parameter(20, dtype)),
-        lambda dtype: stats.poisson(20).pmf(np.arange(100)),
-    ),
-    "binomial": (
-        lambda dtype: random.binomial(KEY, Draw, parameter(100, dtype), parameter(0.25, dtype), dtype),
-        lambda dtype: stats.binom(100, 0.25).pmf(np.arange(101)),
-    ),
     "multinomial": (
         lambda dtype: random.multinomial(KEY, Draw, 20, parameter([0.25, 0.25, 0.5], dtype, "i"), "i", dtype)["i", 0],
         lambda dtype: stats.binom(20, 0.25).pmf(np.arange(21)),
     ),
-    "randint": (lambda dtype: random.randint(KEY, Draw, 0, 200), lambda dtype: np.ones(200)),
-    "rademacher": (lambda dtype: random.rademacher(KEY, Draw, dtype) > 0, lambda dtype: [1, 1]),
     "categorical": (
         lambda dtype: random.categorical(KEY, parameter(np.log(ZIPF), dtype, "kind"), "kind", Draw),
         lambda dtype: np.exp(round_to(np.log(ZIPF), dtype)),
@@ -116,12 +91,6 @@ INTEGERS = {
             lambda key: random.choice(key, (), nym.arange(Class), Class, False, parameter(ZIPF, dtype, "kind")), Draw
         )(random.split(KEY, Draw)),
         lambda dtype: round_to(ZIPF, dtype),
-    ),
-    "permutation": (
-        lambda dtype: nym.vmap(
-            lambda key: random.permutation(key, nym.arange(nym.Axis("i", 8)).astype(dtype), "i")["i", 0], Draw
-        )(random.split(KEY, Draw)),
-        lambda dtype: np.ones(8),
     ),
 }
 
@@ -262,37 +231,20 @@ def test_signatures_have_the_key_the_shape_and_then_the_parameters(name):
     assert labels == ["key", *get_parameters(name)] and ("dtype" in own) == ("dtype" in theirs)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("randint", jnp.int16), ("gumbel", jnp.float16)], ids=["int", "float"])
-def test_values_in_16_bits_are_rounded(name, dtype):
-    values = {"minval": -5, "maxval": 5} if name == "randint" else {}
-    found, expected = getattr(random, name)(KEY, A, **values, dtype=dtype), getattr(jax.random, name)
-    assert found.dtype == dtype
-    np.testing.assert_array_equal(found.array, expected(KEY, shape=(3,), **values).astype(dtype))
+def test_integers_of_16_bits_are_those_of_jax():
+    found, expected = random.randint(KEY, A, -5, 5, jnp.int16), jax.random.randint(KEY, (3,), -5, 5)
+    assert found.dtype == jnp.int16
+    np.testing.assert_array_equal(found.array, expected.astype(jnp.int16))
 
 
 logits = nym.named(np.sin(np.arange(48, dtype=np.float32)).reshape(6, 8), ("vocab", "batch"))
 
 
-def test_categories_are_those_of_jax_wherever_the_axis_is_and_in_any_shape():
-    plain = np.asarray(logits.array).T
-    for x in (logits, logits.rearrange(("batch", "vocab"))):
-        found = random.categorical(KEY, x, "vocab")
-        assert found.names == ("batch",) and found.dtype == jnp.int32
-        assert np.array_equal(found.array, jax.random.categorical(KEY, plain))
-    found = random.categorical(KEY, logits, nym.Axis("vocab", 6), {"vocab": 2, "batch": 8, "embed": 4})
-    assert found.names == ("vocab", "batch", "embed")
-    assert np.array_equal(found.array, jax.random.categorical(KEY, plain[:, None], shape=(2, 8, 4)))
-
-
 def test_errors_of_categorical_say_what_does_not_fit():
     with refusal("no axis 'vocba' in (vocab: 6, batch: 8); did you mean 'vocab'?"):
         random.categorical(KEY, logits, "vocba")
-    with refusal("axis 'vocab' has size 6 here, 5 was asked for"):
-        random.categorical(KEY, logits, nym.Axis("vocab", 5))
     with refusal("`logits` (vocab: 6, batch: 8) has axes (batch), which `shape` (embed: 4) lacks"):
         random.categorical(KEY, logits, "vocab", nym.Axis("embed", 4))
-    with refusal("axis 'batch' has size 8 and size 3 in (batch: 8) and (batch: 3)"):
-        random.categorical(KEY, logits, "vocab", nym.Axis("batch", 3))
     with refusal("`logits` must be a named array, not ", TypeError):
         random.categorical(KEY, logits.array, "vocab")
 
@@ -307,15 +259,11 @@ OUT_OF_RANGE = [
     ("binomial", (3, 2), "`p` must be at least 0 and at most 1, not 2"),
     ("poisson", (-1.0,), "`lam` must be at least 0, not -1.0"),
     ("lognormal", (-0.5,), "`sigma` must be at least 0, not -0.5"),
-    ("generalized_normal", (0,), "`p` must be above 0, not 0"),
     ("t", (0.0,), "`df` must be above 0, not 0.0"),
     ("gamma", (-1,), "`a` must be above 0, not -1"),
     ("loggamma", (0,), "`a` must be above 0, not 0"),
     ("beta", (1.0, 0.0), "`b` must be above 0, not 0.0"),
-    ("chisquare", (0,), "`df` must be above 0, not 0"),
     ("f", (1, -1), "`dfden` must be above 0, not -1"),
-    ("pareto", (0,), "`b` must be above 0, not 0"),
-    ("weibull_min", (1.0, 0), "`concentration` must be above 0, not 0"),
     ("rayleigh", (-1.0,), "`scale` must be above 0, not -1.0"),
     ("wald", (0,), "`mean` must be above 0, not 0"),
     ("uniform", (float, 1, 0), "`minval` must be at most `maxval`, they are 1 and 0"),
@@ -329,7 +277,6 @@ OF_ANOTHER_TYPE = [
     ("bernoulli", (True,), "bernoulli: `p` must be a number, not True."),
     ("bernoulli", ("0.5",), "An operand is a named array or a number, not '0.5'."),
     ("randint", (0, 2.5), "randint: `maxval` for int32 must be an integer, not 2.5."),
-    ("randint", (0, np.float32(2.5)), "randint: `maxval` for int32 must be an integer, not np.float32(2.5)."),
     ("poisson", (Two,), "An operand is a named array or a number, not Axis"),
     ("normal", ("fp8",), "`dtype` must be an element type such as `jnp.float32` or 'bfloat16', not 'fp8'."),
 ]

@@ -27,11 +27,6 @@ def test_a_key_is_split_along_an_axis():
     assert not np.array_equal(jax.random.key_data(first), jax.random.key_data(second))
 
 
-def test_keys_are_sharded_by_the_mapping(mesh):
-    with nym.axis_mapping({"embed": "data"}):
-        assert random.split(KEY, Embed).sharding.is_equivalent_to(nym.sharding_for_axis(Embed), 1)
-
-
 def test_numbers_are_folded_into_keys_by_name(mesh):
     with jax.set_mesh(None):
         fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
@@ -45,12 +40,6 @@ def test_numbers_are_folded_into_keys_by_name(mesh):
             folded = fold_in(keys.broadcast_axis(nym.Axis("number", 2)), numbers)
             data = jax.device_get(jax.random.key_data(folded.rearrange(("embed", "number")).array))
             assert np.array_equal(data, expected)
-
-
-@pytest.mark.parametrize(("key", "number"), [(KEY, 7), (nym.named(KEY, ()), nym.named(7, ()))], ids=["plain", "named"])
-def test_a_number_is_folded_into_a_key(key, number):
-    expected = jax.random.key_data(jax.random.fold_in(KEY, 7))
-    assert np.array_equal(jax.random.key_data(random.fold_in(key, number)), expected)
 
 
 def test_slices_of_keys_are_plain_keys():
@@ -76,9 +65,7 @@ def test_negative_numbers_are_folded_in_as_arrays_of_them_are(number):
         assert np.array_equal(jax.random.key_data(folded), expected)
 
 
-THREE_KEYS = (
-    "one key is needed, not an array of keys of shape (3,); take one of them, as in `keys[0]`, or use `jax.vmap`"
-)
+THREE_KEYS = "not an array of keys of shape (3,); take one of them, as in `keys[0]`, or use `jax.vmap`"
 NO_KEY = "A random key such as `jax.random.key(0)` is needed, not"
 UNTYPED = "along an axis needs a typed key; make it with `jax.random.key(seed)`"
 NO_INTEGER = "fold_in: `data` must be an integer or a named array of them, not of float32."
@@ -87,29 +74,10 @@ REFUSED = [
     (lambda: random.fold_in(KEY, 1.5), TypeError, NO_INTEGER),
     (lambda: random.fold_in(KEY, nym.ones(Embed)), TypeError, NO_INTEGER),
     (lambda: random.fold_in(jax.random.PRNGKey(0), nym.arange(Embed)), TypeError, f"`fold_in` {UNTYPED}"),
-    (
-        lambda: random.fold_in(jax.random.split(KEY), 1),
-        ValueError,
-        "one key is needed, not an array of keys of shape (",
-    ),
     (lambda: random.split(jax.random.PRNGKey(0), Embed), TypeError, f"`split` {UNTYPED}"),
-    (
-        lambda: random.split(KEY, "embed"),
-        TypeError,
-        "A new axis needs a size: give `Axis('embed', size)` instead of 'emb",
-    ),
     (lambda: random.split(KEY, -1), ValueError, "split: the number of keys must be at least 0, not -1"),
     (lambda: random.split(KEY, True), TypeError, "split: the number of keys must be an integer, not True."),
-    (
-        lambda: random.split(random.split(KEY, Embed)),
-        ValueError,
-        "one key is needed, not keys (embed: 4); use `axonym.vm",
-    ),
-    (
-        lambda: random.normal(random.split(KEY, Embed), ()),
-        ValueError,
-        "one key is needed, not keys (embed: 4); use `axo",
-    ),
+    (lambda: random.split(random.split(KEY, Embed)), ValueError, "one key is needed, not keys (embed: 4); use `axo"),
     (lambda: random.normal(jax.random.split(KEY, 3), ()), ValueError, THREE_KEYS),
     (lambda: random.normal(jnp.zeros((3, 2), jnp.uint32), ()), ValueError, "not an array of keys of shape (3, 2)"),
     (lambda: random.normal(Embed, KEY), TypeError, f"{NO_KEY} Axis("),
