@@ -1,8 +1,8 @@
 """Small programs for eight TPUs that are not there, and what JAX itself says of them when it compiles them whole.
 
 `AXONYM_LIBTPU=FOLDER python -m tests.planner.described_programs --record` writes the files in `recorded/described/`:
-what libtpu dumps of the memory of each program, the figures of `memory_analysis()` next to it, and the devices of some
-machines.
+what libtpu dumps of the memory of each program, the figures of `memory_analysis()` next to it, whether programs fit
+that are around the memory of a TPU, and the devices of some machines.
 """
 
 import gzip
@@ -67,35 +67,83 @@ def fetch(kept: Any, x: Any) -> Any:
     return jax.device_put(jax.device_put(kept, jax.memory.Space.Device) * 2 + x, jax.memory.Space.Host)
 
 
-def make_programs(mesh: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
-    """Returns jitted functions, and shapes of their arguments that are sharded over a mesh."""
+def roll(x: jax.Array) -> jax.Array:
+    return jnp.roll(x, 1, axis=1)
+
+
+def decay(x: jax.Array) -> jax.Array:
+    return x * 0.5
+
+
+def keep_all(weights: Any, x: jax.Array) -> Any:
+    return jax.grad(loss)(weights, x, jax.checkpoint_policies.everything_saveable)
+
+
+# For each function the numbers of rows with which it fits by less than 5 %, and with which it does not.
+LIMITS = {
+    "limit of step": (2640, 2700),
+    "limit of keep all": (680, 700),
+    "limit of roll": (3900, 4080),
+    "limit of gather": (14000, 14400),
+    "limit of donated": (31800, 32600),
+    "limit of copied": (15800, 16300),
+}
+
+
+def make_program(name: str, mesh: Any, rows: int = 0) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Returns a jitted function, and shapes of its arguments that are sharded over a mesh."""
 
     def shape(sizes: tuple[int, ...], *spec: Any, dtype: Any = jnp.bfloat16, kind: str = "device") -> Any:
         return jax.ShapeDtypeStruct(sizes, dtype, sharding=NamedSharding(mesh, PartitionSpec(*spec), memory_kind=kind))
 
-    weights = shape((3, 256, 512), None, "data", "model"), shape((3, 512, 256), None, "model", "data")
-    moments = tuple(jax.ShapeDtypeStruct(one.shape, jnp.float32, sharding=one.sharding) for one in weights)
-    x = shape((16, 64, 256), "data")
-    square = shape((256, 256), "data")
-    return {
-        "step": (jax.jit(step, donate_argnums=(0, 1)), (weights, moments, x)),
+    def layers(count: int, embed: int, mlp: int) -> tuple[Any, Any]:
+        return shape((count, embed, mlp), None, "data", "model"), shape((count, mlp, embed), None, "model", "data")
+
+    def moments(weights: Any) -> Any:
+        return tuple(jax.ShapeDtypeStruct(weight.shape, jnp.float32, sharding=weight.sharding) for weight in weights)
+
+    weights, x = layers(3, 256, 512), shape((16, 64, 256), "data")
+    large, tokens = layers(8, 1024, 4096), shape((2 * rows, 256, 1024), "data")
+    table = shape((8 * rows, 2**17), "data", "model", dtype=jnp.float32)
+    products = shape((8 * rows, 2**16), ("data", "model")), shape((256, 8 * rows), "data")
+    programs: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+        "step": (jax.jit(step, donate_argnums=(0, 1)), (weights, moments(weights), x)),
         "offload": (jax.jit(offload), (weights, x)),
-        "fetch": (jax.jit(fetch), (shape((256, 256), "data", kind="pinned_host"), square)),
-        "too large": (jax.jit(lambda x: jnp.roll(x, 1, axis=1)), (shape((2**24, 2**10), "data"),)),
+        "fetch": (jax.jit(fetch), (shape((256, 256), "data", kind="pinned_host"), shape((256, 256), "data"))),
+        "too large": (jax.jit(roll), (shape((2**24, 2**10), "data"),)),
+        "limit of step": (jax.jit(step, donate_argnums=(0, 1)), (large, moments(large), tokens)),
+        "limit of keep all": (jax.jit(keep_all), (large, tokens)),
+        "limit of roll": (jax.jit(roll), (shape((8 * rows, 2**17), "data", dtype=jnp.float32),)),
+        "limit of gather": (jax.jit(lambda weight, x: x @ weight), products),
+        "limit of donated": (jax.jit(decay, donate_argnums=0), (table,)),
+        "limit of copied": (jax.jit(decay), (table,)),
     }
+    return programs[name]
 
 
 def compile_whole(names: list[str], dumps: Path | None = None) -> dict[str, Any]:
-    """Returns what JAX says of the programs, compiled in this process; the environment is as libtpu needs it."""
+    """Returns what JAX says of programs, compiled in this process; the environment is as libtpu needs it.
+
+    Of the limits, whose names end in a number of rows, it returns whether they fit.
+    """
     from jax.experimental import mesh_utils, topologies
 
     found: dict[str, Any] = {}
     described = topologies.get_topology_desc(TOPOLOGY, "tpu").devices
     devices = mesh_utils.create_device_mesh(tuple(MESH.values()), described, allow_split_physical_axes=True)
     for name in names:
-        fn, args = make_programs(jax.sharding.Mesh(devices, tuple(MESH)))[name]
+        program, _, rows = name.partition(":")
+        fn, args = make_program(program, jax.sharding.Mesh(devices, tuple(MESH)), int(rows or 0))
         options = {} if dumps is None else {"xla_dump_to": str(dumps / name), "xla_dump_hlo_pass_re": "NONE_AT_ALL"}
-        compiled = fn.lower(*args).compile(compiler_options=options)
+        try:
+            compiled = fn.lower(*args).compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            assert rows and "RESOURCE_EXHAUSTED" in str(error)
+            found[name] = {"fits": False}
+            continue
+        if rows:
+            found[name] = {"fits": True}
+            continue
         stats = compiled.memory_analysis()
         found[name] = {figure: getattr(stats, f"{figure}_size_in_bytes") for figure in FIGURES}
         found[name]["peak"] = getattr(stats, "total_allocation_bytes", None)  # since JAX 0.12
@@ -129,8 +177,8 @@ def run_apart(module: str, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def write_recorded(path: Path, content: Any) -> None:
-    path.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
+def write_recorded(name: str, content: Any) -> None:
+    (RECORDED / f"{name}.json.gz").write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
 
 
 def read_recorded(name: str) -> Any:
@@ -138,24 +186,30 @@ def read_recorded(name: str) -> Any:
 
 
 def record() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        names = ["step", "offload", "fetch"]
-        figures = run_apart(_MODULE, *names, "--dumps", name)
-        for one in names:
-            files = {path.name.split(".")[-2]: path.read_text() for path in (Path(name) / one).glob("*.txt")}
-            files = {kind: re.sub(r'"/[^"]*/([^"/]+)"', r'"\1"', text) for kind, text in files.items()}  # no folders
-            kept = ("after_optimizations-buffer-assignment", "after_optimizations_after_buffer_assignment")
-            write_recorded(
-                RECORDED / f"{one}.json.gz", {"memory": figures[one], "dumps": {kind: files[kind] for kind in kept}}
-            )
-    write_recorded(RECORDED / "machines.json.gz", run_apart(_MODULE, "--machines"))
+    memory, text = "after_optimizations-buffer-assignment", "after_optimizations_after_buffer_assignment"
+    limits = [f"{name}:{count}" for name, rows in LIMITS.items() for count in rows]
+
+    def read_dump(program: str, kind: str) -> str:
+        return next((Path(folder) / program).glob(f"*.{kind}.txt")).read_text()
+
+    with tempfile.TemporaryDirectory() as folder:
+        figures = run_apart(_MODULE, "--compile", json.dumps(["step", "offload", "fetch", *limits]), folder)
+        for limit in limits:
+            lines = read_dump(limit, memory).splitlines(keepends=True)
+            figures[limit]["allocations"] = "".join(line for line in lines if line.startswith("allocation "))
+        for program in figures.keys() - limits:
+            dumps = {kind: read_dump(program, kind) for kind in (memory, text)}
+            dumps = {kind: re.sub(r'"/[^"]*/([^"/]+)"', r'"\1"', dump) for kind, dump in dumps.items()}  # no folders
+            write_recorded(program, {"memory": figures[program], "dumps": dumps})
+    write_recorded("limits", {limit: figures[limit] for limit in limits})
+    write_recorded("machines", run_apart(_MODULE, "--machines"))
 
 
 if __name__ == "__main__":
-    if "--record" in sys.argv:
-        record()
-    elif "--machines" in sys.argv:
-        print(json.dumps(list_machines()))
-    else:
-        names, _, folder = " ".join(sys.argv[1:]).partition(" --dumps ")
-        print(json.dumps(compile_whole(names.split(), Path(folder) if folder else None)))
+    match sys.argv[1:]:
+        case ["--record"]:
+            record()
+        case ["--machines"]:
+            print(json.dumps(list_machines()))
+        case ["--compile", names, *folders]:
+            print(json.dumps(compile_whole(json.loads(names), *map(Path, folders))))

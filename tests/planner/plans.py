@@ -1,5 +1,6 @@
 """A plan with the figures of a train step of Llama 3 8B on 256 chips of TPU v5e, and one that does not fit."""
 
+from dataclasses import replace
 from typing import Any
 
 from axonym.planner import Candidate, Evaluation, Plan, StepTime, described_devices
@@ -72,3 +73,17 @@ PLAN = Plan(
 )
 TOO_LARGE = Plan((KEPT, REPLICATED), V5E, 3, PRUNED, PLAN.model_flops, PLAN.tokens, VERSIONS, {}, 12.0)
 EMPTY = Plan((), V5E, 3, PRUNED, 0.0, 0, {}, {}, 0.25)
+
+
+def make_plan(*evaluations: Evaluation, **changes: Any) -> Plan:
+    """Returns the plan above with these evaluations."""
+    return replace(PLAN, evaluations=evaluations, **changes)
+
+
+def choose(evaluation: Evaluation, **changes: Any) -> Evaluation:
+    """Returns an evaluation of a candidate that chooses otherwise."""
+    return replace(evaluation, candidate=replace(evaluation.candidate, **changes))
+
+
+def change_time(evaluation: Evaluation, **changes: Any) -> Evaluation:
+    return replace(evaluation, time=replace(evaluation.time, **changes))

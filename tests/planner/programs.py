@@ -39,12 +39,6 @@ def make_mesh(platform: str) -> Mesh:
     return Mesh(mesh_utils.create_device_mesh(tuple(SIZES.values()), devices), tuple(SIZES))
 
 
-def map_shards(body: Callable[..., Any], into: P, out: P, mesh: Mesh, shape: tuple[int, ...] = (512, 1024)) -> Program:
-    """Returns a jitted function of the shards of an array of float32, and the array's shape."""
-    fn = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=into, out_specs=out, check_vma=False))
-    return fn, (jax.ShapeDtypeStruct(shape, jnp.float32),)
-
-
 def repeat(body: Callable[[jax.Array], jax.Array], times: int) -> Callable[[jax.Array], jax.Array]:
     return lambda x: jax.lax.scan(lambda x, _: (body(x), None), x, length=times)[0]
 
@@ -56,45 +50,35 @@ def gather_and_sum(x: jax.Array) -> jax.Array:
 
 
 def make_shard_map_programs(mesh: Mesh) -> dict[str, Program]:
-    shift = [(i, (i + 1) % 4) for i in range(4)]
+    """Returns jitted functions of the shards of an array of float32, and the array's shape."""
+    perm = [(i, (i + 1) % 4) for i in range(4)]
     add_up = functools.partial(jax.lax.psum, axis_name="model")
-    rotate = functools.partial(jax.lax.ppermute, axis_name="model", perm=shift)
-    return {
-        "all-reduce": map_shards(lambda x: jnp.sin(add_up(x)), P("data", "model"), P("data", None), mesh),
-        "all-reduce over both axes": map_shards(
-            lambda x: jnp.sin(jax.lax.psum(x, ("data", "model"))), P("data", "model"), P(None, None), mesh
-        ),
-        "all-gather": map_shards(
-            lambda x: jnp.sin(jax.lax.all_gather(x, "data", axis=0, tiled=True)),
-            P("data", "model"),
-            P(None, "model"),
-            mesh,
-        ),
-        "reduce-scatter": map_shards(
-            lambda x: jnp.sin(jax.lax.psum_scatter(x, "model", scatter_dimension=0, tiled=True)),
-            P("data", None),
-            P(("data", "model"), None),
-            mesh,
-        ),
-        "all-to-all": map_shards(
-            lambda x: jnp.sin(jax.lax.all_to_all(x, "model", 1, 0, tiled=True)),
-            P("model", None),
-            P(None, "model"),
-            mesh,
-        ),
-        "collective-permute": map_shards(lambda x: jnp.sin(rotate(x)), P("data", "model"), P("data", "model"), mesh),
-        "all-reduce in a loop": map_shards(
-            repeat(lambda x: jnp.sin(add_up(x)), 5), P("data", "model"), P("data", None), mesh
-        ),
-        "all-gather in two loops": map_shards(
-            repeat(repeat(gather_and_sum, 3), 4), P("model", "data"), P("model", "data"), mesh
-        ),
-        "collective-permute in a loop": map_shards(
+    rotate = functools.partial(jax.lax.ppermute, axis_name="model", perm=perm)
+    gather = functools.partial(jax.lax.all_gather, axis_name="data", axis=0, tiled=True)
+    scatter = functools.partial(jax.lax.psum_scatter, axis_name="model", scatter_dimension=0, tiled=True)
+    exchange = functools.partial(jax.lax.all_to_all, axis_name="model", split_axis=1, concat_axis=0, tiled=True)
+    both, rows, columns, whole = P("data", "model"), P("data", None), P(None, "model"), P(None, None)
+    turned = P("model", "data")
+    bodies: dict[str, tuple[Callable[..., Any], P, P]] = {
+        "all-reduce": (lambda x: jnp.sin(add_up(x)), both, rows),
+        "all-reduce over both axes": (lambda x: jnp.sin(jax.lax.psum(x, ("data", "model"))), both, whole),
+        "all-gather": (lambda x: jnp.sin(gather(x)), both, columns),
+        "reduce-scatter": (lambda x: jnp.sin(scatter(x)), rows, P(("data", "model"), None)),
+        "all-to-all": (lambda x: jnp.sin(exchange(x)), P("model", None), columns),
+        "collective-permute": (lambda x: jnp.sin(rotate(x)), both, both),
+        "all-reduce in a loop": (repeat(lambda x: jnp.sin(add_up(x)), 5), both, rows),
+        "all-gather in two loops": (repeat(repeat(gather_and_sum, 3), 4), turned, turned),
+        "collective-permute in a loop": (
             lambda x: jax.lax.fori_loop(2, 9, lambda _, x: jnp.sin(rotate(x)), x),
-            P("data", "model"),
-            P("data", "model"),
-            mesh,
+            both,
+            both,
         ),
+    }
+    shape = jax.ShapeDtypeStruct((512, 1024), jnp.float32)
+    map_shards = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
+    return {
+        name: (jax.jit(map_shards(body, in_specs=into, out_specs=out)), (shape,))
+        for name, (body, into, out) in bodies.items()
     }
 
 

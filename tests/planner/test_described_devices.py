@@ -10,6 +10,7 @@ import pytest
 import axonym as nym
 from axonym.planner import DescribedDevice, described_devices, get_hardware
 
+from ..refusals import refusal
 from . import described_programs as programs
 
 
@@ -69,7 +70,7 @@ def test_mesh_of_described_devices_has_their_platform():
         with jax.set_mesh(mesh):
             assert nym.shard(jax.ShapeDtypeStruct((8,), "float32"), {}) is not None
             assert mesh.abstract_mesh.abstract_device.platform == platform
-            with pytest.raises(AttributeError, match=r" is described and not there, so nothing runs on it"):
+            with refusal(" is described and not there, so nothing runs on it", AttributeError):
                 jnp.ones(8) + 1
 
 
@@ -80,15 +81,12 @@ def test_several_slices_are_described_as_they_are_printed():
     assert get_hardware("2 x v5e:2x4") is get_hardware("v5e")
 
 
-@pytest.mark.parametrize(
-    "description",
-    [
+def test_machines_that_clouds_offer_are_described():
+    for description in (
         *("v5e:1x1", "v6e:2x2", "v5e:8x4", "v5e:16x16", "v4:2x2x1", "v5p:2x4x4", "v5p:4x4x12", "v5p:16x16x24"),
         *("tpu7x:16x24x24", "3 x v6e:16x16", "h100:1x2", "gb200:2x72", "a3_mega:4x8", "mi300x:1x8"),
-    ],
-)
-def test_machines_that_clouds_offer_are_described(description: str):
-    assert str(described_devices(description)[0].topology) == description
+    ):
+        assert str(described_devices(description)[0].topology) == description
 
 
 def test_topology_tells_the_connected_ends():
@@ -111,15 +109,12 @@ def test_topology_tells_the_connected_ends():
         ("v5litepod-8", {}, r"'v5litepod-8' does not describe a machine: v5e takes .* as in 'v5e:2x4'"),
         ("v5p-128", {}, r"as in 'v5p:4x4x4'"),  # 128 cores, two of each chip
         ("v6e:256", {}, r"as in 'v6e:16x16'"),
-        ("v5e-12", {}, r"as in 'v5e:16x16'"),
         ("cpu:2x2", {}, r"the number of devices, as in 'cpu:64'"),
         ("v5e:0x4", {}, r"does not describe a machine"),
         ("v5litepod-1", {}, r"as in 'v5e:1x1'"),
-        ("v6e-4", {}, r"as in 'v6e:2x2'"),
         ("cpu:99999999999999", {}, r"has 99,999,999,999,999 devices; a machine has 1,000,000 at most$"),
         ("10000000 x v5e:2x2", {}, r"'10000000 x v5e:2x2' has 40,000,000 devices; a machine has 1,000,000 at most$"),
         ("v5e:16x16", {"slices": 4000}, r"has 1,024,000 devices"),
-        ("v5p:1000000x1000000x4", {}, r"has 4,000,000,000,000 devices"),
         ("cpu:" + 5000 * "9", {}, r"the number of devices, as in 'cpu:64'"),
         ("v5e:3x4", {}, r"hosts have 2 x 2 chips, so the first two sizes are even; the nearest is 'v5e:4x4'$"),
         ("v6e:1x2", {}, r"so the first two sizes are even; the nearest is 'v6e:1x1'$"),
@@ -129,7 +124,6 @@ def test_topology_tells_the_connected_ends():
             {},
             r"does not describe a machine: a torus has at most 256 chips; the nearest is '4 x v5e:16x16'$",
         ),
-        ("3 x v6e:16x32", {}, r"at most 256 chips; the nearest is '6 x v6e:16x16'$"),
         ("v5p:16x16x32", {}, r"at most 6,144 chips; the nearest is '2 x v5p:16x16x16'$"),
         ("v5e:2x8", {}, r"powers of two, of which the longer is at most twice the shorter; the nearest is 'v5e:4x4'$"),
         ("v5p:4x4x6", {}, r"made of cubes of 4 x 4 x 4 chips, or a part of one; the nearest is 'v5p:4x4x8'$"),
@@ -138,23 +132,15 @@ def test_topology_tells_the_connected_ends():
         ("2 slices of v5e:4x4", {}, r"no hardware '2 slices of v5e'"),
         ("2 x v5e:16x16", {"slices": 4}, r"'2 x v5e:16x16' has 2 slices, but `slices` is 4; give one of them"),
         ("2 x h100:4x8", {}, r"2 slices, which are tori of TPUs; for more of 'h100', describe 'h100:8x8'"),
-        ("v7:4x4", {}, r"no hardware 'v7'"),
         ("gpu:8", {}, r"'gpu' does not say which GPUs; name one of a100, h100, a3_high, "),
         ("h100:1x8", {"slices": 2}, r"there are 2 slices, which are tori of TPUs; .* 'h100:2x8'"),
         ("v5e:4x4", {"slices": 0}, r"there are 0 slices; give 1 or more"),
         ("h100:1x8", {"wrap": (True,)}, r"`wrap` is of the torus of TPUs, and h100 has none"),
-        (
-            "v5p:4x4x4",
-            {"wrap": (True, True)},
-            r"`wrap` has 2 entries, but the torus has 3 dimensions",
-        ),
+        ("v5p:4x4x4", {"wrap": (True, True)}, r"`wrap` has 2 entries, but the torus has 3 dimensions"),
     ],
 )
 def test_description_of_no_machine_is_explained(description: str, options: dict[str, object], message: str):
     with pytest.raises(ValueError, match=message):
         described_devices(description, **options)  # pyright: ignore[reportArgumentType]
-
-
-def test_description_is_a_string():
-    with pytest.raises(TypeError, match=r"a description is a string such as 'v5e:16x16', not a int"):
+    with refusal("a description is a string such as 'v5e:16x16', not a int", TypeError):
         described_devices(8)  # pyright: ignore[reportArgumentType]

@@ -15,16 +15,11 @@ from axonym.planner._compiler._compile_cache import make_cache_key
 from axonym.planner._compiler._compiler_process import CompileJob, describe_topology
 from axonym.planner._machine import _hardware
 from axonym.planner._search._nearest_fits import choose_larger_devices
+from tests.refusals import refusal
 
 
 # The multiply-and-add units of a device: matrix units x their rows x their columns.
-UNITS = {
-    "v4": 8 * 128 * 128,
-    "v5e": 4 * 128 * 128,
-    "v5p": 8 * 128 * 128,
-    "v6e": 4 * 256 * 256,
-    "tpu7x": 4 * 256 * 256,
-}
+UNITS = {"v4": 8 * 128 * 128, "v5e": 4 * 128 * 128, "v5p": 8 * 128 * 128, "v6e": 4 * 256 * 256, "tpu7x": 4 * 256 * 256}
 
 
 @pytest.mark.parametrize("hardware", HARDWARE.values(), ids=list(HARDWARE))
@@ -46,9 +41,11 @@ def test_hardware_is_found_by_name_and_description():
         get_hardware("v5x:4x4")
     with pytest.raises(ValueError, match=r"no hardware 'a3'; .*; did you mean 'a3_high' or 'a3_mega'\?$"):
         get_hardware("a3:4x8")
-    with pytest.raises(ValueError, match="no hardware 'quantum'; there are v4, v5e"):
+    with refusal("no hardware 'quantum'; there are v4, v5e"):
         get_hardware("quantum")
-    with pytest.raises(TypeError, match="does not support item assignment"):
+    with refusal("hardware is given by its name, such as 'v5e' or 'H100', not by 3", TypeError):
+        get_hardware(3)  # pyright: ignore[reportArgumentType]
+    with refusal("does not support item assignment", TypeError):
         HARDWARE["v5e"] = get_hardware("v4")  # pyright: ignore[reportIndexIssue]
 
 
@@ -79,9 +76,12 @@ def split_row(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else [""]
 
 
-def test_hardware_is_named_by_text():
-    with pytest.raises(TypeError, match="hardware is given by its name, such as 'v5e' or 'H100', not by 3"):
-        get_hardware(3)  # pyright: ignore[reportArgumentType]
+WEIGHT = nym.NamedArray(jax.ShapeDtypeStruct((512, 256), "float32"), ("embed", "mlp"))
+X = nym.NamedArray(jax.ShapeDtypeStruct((1024, 512), "float32"), ("batch", "embed"))
+
+
+def loss(weight, x):
+    return nym.mean(nym.dot(x, weight, axis="embed")).array
 
 
 @pytest.fixture
@@ -92,22 +92,17 @@ def register(monkeypatch):
 
 
 def test_a_registered_device_is_planned_for(register, monkeypatch):
-    def loss(weight, x):
-        return nym.mean(nym.dot(x, weight, axis="embed")).array
-
     register("cpu", name="small_cpu", bf16_flops=1e9, hbm_available=2**20)
-    weight = nym.NamedArray(jax.ShapeDtypeStruct((512, 256), "float32"), ("embed", "mlp"))
-    x = nym.NamedArray(jax.ShapeDtypeStruct((1024, 512), "float32"), ("batch", "embed"))
     fixed = {"mesh": {"data": 4}, "compute": {"batch": "data"}, "parameters": {"mlp": "data"}}
     monkeypatch.setattr("axonym.planner._search._nearest_fits._CHANGES", {})  # what would fit is not asked here
     plans = [
-        nym.planner.plan(loss, weight, x, devices=devices, fixed=fixed, cache=False)
+        nym.planner.plan(loss, WEIGHT, X, devices=devices, fixed=fixed, cache=False)
         for devices in ("cpu:4", "small_cpu:4")
     ]
     assert [plan.fits for plan in plans] == [True, False] and plans[1].hardware.hbm_available == 2**20
     before, after = (plan.best.time.compute for plan in plans)
     assert after > 1e3 * before and str(plans[1].topology) == "small_cpu:4"
-    program = compile_for(lambda x: x * 2, x, devices="Small_CPU:4", mesh={"data": 4}, cache=False)
+    program = compile_for(lambda x: x * 2, X, devices="Small_CPU:4", mesh={"data": 4}, cache=False)
     assert not program.fits and nym.planner.memory_report(program, device="small_cpu").available == 2**20
 
 
@@ -143,13 +138,8 @@ def test_cache_tells_devices_of_one_name_apart(register, monkeypatch):
     [
         ("v5e", {"name": "TPU v9"}, "'TPU v9' cannot stand in a description such as 'v5e:16x16'; name the device with"),
         ("v5e", {"name": "v5p"}, "'v5p' is the name of another device; give this one a name of its own"),
-        ("v5e", {"name": "v5litepod"}, "'v5litepod' is the name of another device"),
         ("v5e", {"name": "tpu"}, "'tpu' is the name of another device"),
-        (
-            "v5e",
-            {"name": "v9", "compiler_name": ""},
-            "'v9' is a TPU without `compiler_name`",
-        ),
+        ("v5e", {"name": "v9", "compiler_name": ""}, "'v9' is a TPU without `compiler_name`"),
         ("h100", {"name": "b300", "bf16_flops": 0.0}, "'b300' has the bf16_flops 0.0; it is a number above 0"),
         (
             "v5e",
@@ -178,27 +168,22 @@ def test_a_torus_of_a_device_without_a_limit_has_a_nearest_one(register):
 
 
 def test_a_device_is_registered_once(register):
-    register("h100", name="h100_nvl", hbm_available=93 * 2**30)
-    register("h100", name="h100_nvl", hbm_available=93 * 2**30)
-    with pytest.raises(ValueError, match="'h100_nvl' is the name of another device"):
+    for _ in range(2):
+        register("h100", name="h100_nvl", hbm_available=93 * 2**30)
+    with refusal("'h100_nvl' is the name of another device"):
         register("h100", name="h100_nvl", hbm_available=94 * 2**30)
-    with pytest.raises(TypeError, match="`hardware` is a `Hardware`, not a dict"):
+    with refusal("`hardware` is a `Hardware`, not a dict", TypeError):
         register_hardware({})  # pyright: ignore[reportArgumentType]
 
 
 def test_a_gpu_without_a_compiler_is_screened_and_fits_programs():
-    def loss(weight, x):
-        return nym.mean(nym.dot(x, weight, axis="embed")).array
-
-    weight = nym.NamedArray(jax.ShapeDtypeStruct((512, 256), "float32"), ("embed", "mlp"))
-    x = nym.NamedArray(jax.ShapeDtypeStruct((1024, 512), "float32"), ("batch", "embed"))
     message = "there is no compiler for 'mi300x': XLA's plugin compiles for GPUs of NVIDIA, those with a `gpu_target`"
     with pytest.raises(ValueError, match=message):
-        compile_for(loss, weight, x, devices="mi300x:1x8", mesh={"data": 8})
-    plan = nym.planner.plan(loss, weight, x, devices="mi300x:1x8")
+        compile_for(loss, WEIGHT, X, devices="mi300x:1x8", mesh={"data": 8})
+    plan = nym.planner.plan(loss, WEIGHT, X, devices="mi300x:1x8")
     assert {one.stage for one in plan.evaluations} == {"screened"} and not plan.fits and not plan.versions
     assert "which candidates fit is not known, since there is no compiler for mi300x" in " ".join(str(plan).split())
-    program = compile_for(loss, weight, x, devices="cpu:8", mesh={"data": 8}, mapping={"batch": "data"}, cache=False)
+    program = compile_for(loss, WEIGHT, X, devices="cpu:8", mesh={"data": 8}, mapping={"batch": "data"}, cache=False)
     report = nym.planner.memory_report(program, device="mi300x")
     assert report.available == get_hardware("mi300x").hbm_available
 

@@ -122,32 +122,12 @@ def test_layer_and_operation_are_read_from_scopes(op_name, layer, operation):
 
 
 def test_elements_of_tuples_are_read_in_both_spellings():
-    text = """
-%condition (p: (s32[], f32[4,8])) -> pred[] {
-  %p = (s32[], f32[4,8]{1,0}) parameter(0)
-  %limit = s32[] constant(6)
-  ROOT %lt = pred[] compare(%p#0, %limit), direction=LT
-}
-
-%body (p: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
-  %p = (s32[], f32[4,8]{1,0}) parameter(0)
-  %one = s32[] constant(1)
-  %next = s32[] add(%p#0, %one)
-  %double = f32[4,8]{1,0} add(%p#1, %p#1)
-  ROOT %out = (s32[], f32[4,8]{1,0}) tuple(%next, %double)
-}
-
-ENTRY %main (x: f32[4,8]) -> f32[4,8] {
-  %x = f32[4,8]{1,0} parameter(0)
-  %start = s32[] constant(2)
-  %given = (s32[], f32[4,8]{1,0}) tuple(%start, %x)
-  %loop = (s32[], f32[4,8]{1,0}) while(%given), condition=%condition, body=%body
-  ROOT %last = f32[4,8]{1,0} negate(%loop#1)
-}
-"""
+    text = LOOP.replace("(%q), index=1", "(%q), index=1\n  %twice = f32[4] add(%q#1, %same)")
+    for old, new in (("%i, %n", "%p#0, %n"), ("copy(%j)", "copy(%q#0)")):
+        assert old in text
+        text = text.replace(old, new)
     program = HloProgram(text)
-    assert program.count_runs("body") == 4
-    (double,) = (one for one in program.instructions if one.name == "double")
-    assert [one.results[0].shape for one in program.find_operands(double)] == [(4, 8), (4, 8)]
-    (last,) = (one for one in program.instructions if one.name == "last")
-    assert [one.opcode for one in program.find_operands(last)] == ["get-tuple-element"]
+    assert program.count_runs("body") == 7
+    [twice] = (one for one in program.instructions if one.name == "twice")
+    assert [one.results[0].shape for one in program.find_operands(twice)] == [(4,), (4,)]
+    assert [one.opcode for one in program.find_operands(twice)] == ["get-tuple-element"] * 2

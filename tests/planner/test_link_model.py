@@ -30,10 +30,7 @@ def estimate(machine: str, mesh: dict[str, int], axes: tuple[str, ...], kind: st
         ("v5p:4x8x8", {"data": 32, "model": 8}, ("data",), 31 / 32 * SIZE / (4 * V5P)),
         ("v5p:4x8x8", {"data": 32, "model": 8}, ("data", "model"), 255 / 256 * SIZE / (6 * V5P)),
         ("tpu7x:2x2x1", {"data": 4, "model": 2}, ("model",), 1 / 2 * SIZE / (6 * TPU7X)),  # the devices of a chip
-        (
-            *("tpu7x:4x4x4", {"data": 128}, ("data",)),
-            1 / 2 * SIZE / (6 * TPU7X) + 63 / 64 * SIZE / 2 / (6 * TPU7X / 2),
-        ),
+        (*("tpu7x:4x4x4", {"data": 128}, ("data",)), 1 / 2 * SIZE / (6 * TPU7X) + 63 / 64 * SIZE / 2 / (6 * TPU7X / 2)),
         (
             "h100:4x8",
             {"data": 4, "model": 8},

@@ -1,5 +1,8 @@
+"""`memory_report` and `assert_fits`: what arguments, saved activations and groups take, and what fits."""
+
 import dataclasses
 import json
+import os
 
 import equinox as eqx
 import jax
@@ -8,22 +11,25 @@ import optax
 import pytest
 
 import axonym as nym
-from axonym.planner import get_hardware, memory_report
+from axonym.planner import assert_fits, compile_for, described_devices, get_hardware, memory_report
 from axonym.planner._program._arguments import count_argument_groups, group_arguments
 from axonym.planner._program._hlo_program import HloProgram
+from tests.planner.described_programs import LIMITS, MESH, TOPOLOGY, make_program
 from tests.planner.programs import COMPUTE, STORED, Batch, Block, Embed, Layers, Mlp, compute_loss, make_mesh, update
+from tests.refusals import refusal
 
 
+needs_libtpu = pytest.mark.skipif(
+    not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it."
+)
 X = nym.NamedArray(jax.ShapeDtypeStruct((Batch.size, Embed.size), jnp.float32), ("batch", "inputs"))
 WEIGHTS = 2 * Layers.size * Embed.size * Mlp.size * 4 // 8  # both are sharded over all devices
 ROWS = Layers.size * Batch.size // 2 * 512 * 4  # of each layer and half of the batch, 512 numbers
 
 
 def report_update(checkpointing, **options):
-    make = nym.nn.Stacked.init(Layers, Block, gradient_checkpointing=checkpointing)
-    stack = jax.eval_shape(lambda: make(key=jax.random.key(0)))
     with jax.set_mesh(make_mesh("cpu")):
-        return memory_report(nym.fsdp(update, STORED, COMPUTE, **options), stack, X)
+        return memory_report(nym.fsdp(update, STORED, COMPUTE, **options), make_stack(checkpointing), X)
 
 
 def test_arguments_of_other_transformations_are_counted():
@@ -167,7 +173,7 @@ def test_saved_activations_have_the_names_of_the_function(name):
     assert {one.layer for one in report.saved if one.name == "hidden"} <= {"Stacked/up"}
     assert f"  {name} " in str(report)
     assert report.count_saved("memory") == {"device": sum(one.bytes for one in report.saved)}
-    with pytest.raises(ValueError, match="bytes are not counted by 'names'; did you mean 'name'"):
+    with refusal("bytes are not counted by 'names'; did you mean 'name'"):
         report.count_saved("names")
 
 
@@ -188,7 +194,7 @@ def test_report_is_compared_with_a_device(tmp_path):
     half = dataclasses.replace(get_hardware("v5e"), name="half", hbm_available=2**13)
     assert memory_report(fn, jnp.ones(2**10), device=half).fits
     assert memory_report(fn, jnp.ones(2**10)).shortfall == 0
-    with pytest.raises(ValueError, match="no hardware 'v9'"):
+    with refusal("no hardware 'v9'"):
         memory_report(fn, jnp.ones(8), device="v9")
     with pytest.raises(ValueError, match=r"'v5e:2x4' is a machine, .*pass `compile_for\(fn, .*or compare with 'v5e'"):
         memory_report(fn, jnp.ones(8), device="v5e:2x4")
@@ -201,5 +207,81 @@ def test_other_functions_have_reports_too():
     assert memory_report(fn.lower(jnp.ones(8), 2.0)).arguments == {"0": 32, "1": 4}
     assert memory_report(fn.lower(jnp.ones(8), 2.0).compile()).results == 32
     assert memory_report(lambda **kwargs: kwargs["y"], y=nym.ones({"a": 4})).arguments == {"y": 16}
-    with pytest.raises(TypeError, match="it was str"):
+    with refusal("it was str", TypeError):
         memory_report("text")
+
+
+LARGE = nym.NamedArray(jax.ShapeDtypeStruct((64, 2**40), jnp.bfloat16), ("batch", "embed"))
+
+
+def double(x):
+    return x * 2
+
+
+def test_assertion_explains_what_does_not_fit():
+    step, stack = nym.fsdp(update, STORED, COMPUTE), make_stack()
+    with jax.set_mesh(make_mesh("cpu")):
+        message = r"(?s)takes 1[0-9.]+ MiB on each device, .* MiB more than the 1 MiB: temp.*parameters 4 MiB.*\(`micro"
+        with pytest.raises(AssertionError, match=message) as refused:
+            assert_fits(step, (stack, X), 2**20)
+    assert "input of a layer: 256 KiB saved" in str(refused.value)
+    assert_fits(jax.jit(lambda x: x.sum()), (jax.ShapeDtypeStruct((8,), jnp.float32),), device="v5e")
+    message = r"more than the 15\.8 GiB of v5e: parameters 32 GiB.*shard the parameters"
+    with pytest.raises(AssertionError, match=message):
+        assert_fits(jax.jit(lambda x: x.sum()), (jax.ShapeDtypeStruct((2**33,), jnp.float32),), "v5e")
+    machine = {"mesh": {"data": 8}, "mapping": {"batch": "data"}, "cache": False}
+    with refusal("more than the 4 TiB of cpu: parameters 16 TiB, results 16 TiB; shard the p", AssertionError):
+        assert_fits(double, (LARGE,), "cpu:8", **machine)
+    with refusal("go with the description of a machine", TypeError):
+        assert_fits(double, (LARGE,), "cpu", **machine)
+    with refusal("`args` is a tuple of the arguments of the function, not a NamedArray", TypeError):
+        assert_fits(double, LARGE, "cpu")
+    for device in (2.5, True, [1]):
+        with refusal("`device` is a name such as 'v5e', a `Hardware` or a number of bytes, not", TypeError):
+            assert_fits(double, (LARGE,), device=device)
+    with refusal("`device`, a number of bytes, must be at least 0, not -1"):
+        assert_fits(double, (LARGE,), device=-1)
+    with refusal("`device` is what the program has to fit into", TypeError):
+        assert_fits(double, (LARGE,))
+
+
+def test_machine_takes_the_axes_of_the_active_mesh(mesh):
+    with jax.set_mesh(mesh), nym.axis_mapping({"batch": ("data", "model")}):
+        program = nym.planner.compile_for(double, LARGE, devices="cpu:8", cache=False)
+        assert program.mesh.shape == mesh.shape and program.mesh.axis_types == mesh.axis_types
+        with refusal("more than the 4 TiB of cpu: parameters 16 TiB", AssertionError):
+            assert_fits(program, (), program.hardware)
+        message = r"the active mesh \(data: \d, model: \d\) has 8 devices, but 'v5e:4x4' has 16; .* `mesh={'data': 16}`"
+        with pytest.raises(ValueError, match=message):
+            assert_fits(double, (LARGE,), "v5e:4x4")
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+    "name", ["limit of step", *(pytest.param(name, marks=pytest.mark.thorough) for name in [*LIMITS][1:])]
+)
+def test_programs_for_tpus_fit_or_not_as_the_compiler_says(name):
+    mesh = nym.create_mesh(MESH, devices=described_devices(TOPOLOGY))
+    for rows, fits in zip(LIMITS[name], (True, False), strict=True):
+        fn, args = make_program(name, mesh.abstract_mesh, rows)
+        program = compile_for(fn, *args, mesh=mesh, cache=False)
+        report = memory_report(program)
+        assert program.is_out_of_memory != fits
+        assert (program.memory.peak_bytes <= program.hardware.hbm_available) == fits == report.fits
+        assert abs(program.memory.peak_bytes / program.hardware.hbm_available - 1) < 0.05
+        assert report.total == sum(report.groups.values()) == program.memory.peak_bytes
+        assert min(report.groups.values()) >= 0
+
+
+@needs_libtpu
+def test_offloaded_activations_have_their_names_and_are_on_the_host():
+    policy = nym.ScanCheckpointPolicy(save_carries="offload")
+    stack = make_stack(policy)
+    with jax.set_mesh(nym.create_mesh(MESH, devices=described_devices(TOPOLOGY))):
+        program = compile_for(nym.fsdp(update, STORED, COMPUTE), stack, X, cache=False)
+    report = memory_report(program)
+    assert report.count_saved("memory").get("host") == report.host == ROWS
+    assert report.groups["parameters"] == WEIGHTS
+    assert report.total == program.memory.peak_bytes
+    with refusal("parameters", AssertionError):
+        assert_fits(program, (), 2**20)

@@ -13,12 +13,12 @@ import pytest
 
 import axonym as nym
 from axonym import NamedArray
-from axonym.planner import Candidate, described_devices, get_hardware
-from axonym.planner._search._screening import Screening
+from axonym.planner import Candidate
 from axonym.planner._search._search_space import list_candidates, list_fixed_notes, parse_fixed
 from axonym.planner._search._step_variants import list_variants
-from axonym.planner._step_time._link_model import LinkModel
 from examples.models.mixtral import Config, Mixtral
+from tests.planner.test_plan_search import make_screening, screen
+from tests.refusals import refusal
 
 
 CONFIG = Config(
@@ -45,26 +45,28 @@ def train_step(model, state, tokens):
     return eqx.apply_updates(model, updates), state, loss
 
 
-@pytest.fixture
-def make_plan(cache):
-    model, state = eqx.filter_eval_shape(init_state, jax.random.key(0))
-    return functools.partial(nym.planner.plan, train_step, model, state, TOKENS, devices="cpu:8", cache=cache)
-
-
 @pytest.fixture(scope="module")
-def make_screening():
-    arguments = *eqx.filter_eval_shape(init_state, jax.random.key(0)), TOKENS
-    [variant] = list_variants(train_step, arguments, None, None, collections.Counter())
-    devices = described_devices("cpu:8")
-
-    def make_link_model(candidate):
-        return LinkModel(nym.create_mesh(candidate.mesh, devices=devices))
-
-    screening = Screening(variant, get_hardware("cpu"), make_link_model)
-    return lambda: (variant.named_program, screening)
+def screening():
+    return make_screening("cpu:8", train_step, *eqx.filter_eval_shape(init_state, jax.random.key(0)), TOKENS)
 
 
-def run_steps(step, arguments, tokens, count=3):
+def parse(program, fixed):
+    return parse_fixed(fixed, program.parameter_names + program.data_names, 8)
+
+
+def list_all(program, fixed=None):
+    return list_candidates(program, 8, parse(program, fixed), collections.Counter())
+
+
+def trace(fn, *arguments):
+    [variant] = list_variants(fn, arguments, None, None, collections.Counter())
+    return variant.named_program
+
+
+STAGES = {"mesh": {"stage": 2, "data": 4}}
+
+
+def run_steps(step, arguments, tokens, count=2):
     losses = []
     for _ in range(count):
         *arguments, loss = step(*arguments, tokens)
@@ -72,9 +74,12 @@ def run_steps(step, arguments, tokens, count=3):
     return losses
 
 
-def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(make_plan):
+def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(cache, draw, monkeypatch):
+    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 1)
     fixed = {"mesh": {"stage": 2, "expert": 2, "context": 2}, "microbatches": {"batch": 4}}
     stored = {"heads": "expert", "vocab": "stage", "embed": "context", "mlp": None, "head_dim": None}
+    state = eqx.filter_eval_shape(init_state, jax.random.key(0))
+    make_plan = functools.partial(nym.planner.plan, train_step, *state, TOKENS, devices="cpu:8", cache=cache)
     plan = make_plan(fixed={**fixed, "parameters": stored})
     best = plan.best.candidate
     assert plan.best.stage == "compiled" and plan.fits
@@ -90,8 +95,8 @@ def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(ma
     assert calibrated.best.candidate == best
     assert calibrated.best.time.total == pytest.approx(measured.seconds, rel=1e-3)
 
-    tokens = nym.random.randint(jax.random.key(1), TOKENS.axes, 0, 64)
-    expected = run_steps(nym.named_jit(train_step), init_state(jax.random.key(0)), tokens)
+    tokens = draw.integers(0, 64, batch=16, pos=16).astype(jnp.int32)
+    expected = run_steps(nym.named_jit(train_step), nym.named_jit(init_state)(jax.random.key(0)), tokens)
     step = nym.fsdp(train_step, plan.parameters, plan.compute)
     with jax.set_mesh(plan.mesh()):
         assert plan.mesh().axis_types[0] == jax.sharding.AxisType.Explicit
@@ -100,10 +105,9 @@ def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(ma
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 
-def test_stages_have_schedules_and_compute_in_the_bubble(make_screening):
-    program, screening = make_screening()
-    fixed = parse_fixed({"mesh": {"stage": 2, "data": 4}}, program.parameter_names + program.data_names, 8)
-    candidates = list_candidates(program, 8, fixed, collections.Counter())
+def test_stages_have_schedules_and_compute_in_the_bubble(screening):
+    program, screening = screening
+    candidates = list_all(program, STAGES)
     assert {candidate.schedule.microbatches for candidate in candidates} == {2, 4}  # 16 examples on 4 devices
     for candidate in candidates:
         assert candidate.compute["batch"] == ("data", "stage") and candidate.axis_types == "explicit"
@@ -117,11 +121,10 @@ def test_stages_have_schedules_and_compute_in_the_bubble(make_screening):
     assert by_count[4].time.waiting[("stage",)] > 0 and ("data",) not in by_count[4].time.hidden
 
 
-def test_experts_and_contexts_have_mesh_axes_beside_those_of_the_batch(make_screening):
-    program, _ = make_screening()
+def test_experts_and_contexts_have_mesh_axes_beside_those_of_the_batch(screening):
+    program, _ = screening
     assert program.layer_names == ("layers",) and program.shared_names == ("experts",)
-    fixed = parse_fixed(None, program.parameter_names + program.data_names, 8)
-    candidates = list_candidates(program, 8, fixed, collections.Counter())
+    candidates = list_all(program)
     meshes = {tuple(candidate.mesh) for candidate in candidates}
     assert {("stage", "data", "model"), ("stage", "data", "expert")} <= meshes
     assert {("data", "expert", "model"), ("data", "context", "model")} <= meshes
@@ -158,39 +161,33 @@ def test_results_are_sharded_as_between_steps():
 def list_shardings(multiply, mesh):
     shapes = {"weight": ((32, 64), ("embed", "mlp")), "x": ((16, 32), ("batch", "embed"))}
     arguments = [NamedArray(jax.ShapeDtypeStruct(shape, jnp.float32), names) for shape, names in shapes.values()]
-    [variant] = list_variants(multiply, (*arguments,), None, None, collections.Counter())
-    fixed = parse_fixed({"mesh": mesh}, ("embed", "mlp", "batch"), 8)
-    candidates = list_candidates(variant.named_program, 8, fixed, collections.Counter())
+    candidates = list_all(trace(multiply, *arguments), {"mesh": mesh})
     return [str(candidate).partition("; ")[2] for candidate in candidates]
 
 
-def test_microbatches_along_which_layers_mix_are_noted(make_screening):
-    program, _ = make_screening()
-    names = program.parameter_names + program.data_names
-    notes = list_fixed_notes(program, parse_fixed({"microbatches": {"pos": 4}}, names, 8))
+def test_microbatches_along_which_layers_mix_are_noted(screening):
+    program, _ = screening
+    notes = list_fixed_notes(program, parse(program, {"microbatches": {"pos": 4}}))
     assert [note.partition(",")[0] for note in notes] == ["layers may mix what is along 'pos'"]
-    assert not [*list_fixed_notes(program, parse_fixed({"microbatches": {"batch": 4}}, names, 8))]
-    [note] = list_fixed_notes(program, parse_fixed({"mesh": {"stages": 2, "data": 4}}, names, 8))
+    assert not [*list_fixed_notes(program, parse(program, {"microbatches": {"batch": 4}}))]
+    [note] = list_fixed_notes(program, parse(program, {"mesh": {"stages": 2, "data": 4}}))
     assert "did you mean 'stage'" in note and "the last axis is for any axes" in note
 
 
 @pytest.mark.parametrize(
-    ("microbatches", "message"),
+    ("fixed", "message"),
     [
         ({"embed": 4}, "of 'embed', an axis of the parameters; give one of the data, of which there are batch, pos"),
         ({"bach": 4}, "microbatches of 'bach', which no argument has; did you mean 'batch'"),
         ({"batch": 0}, "as microbatches; give an axis and a number, as"),
         ({"pos": 3, "batch": 2}, "as microbatches; give an axis and a number, as"),
+        ({"batch": 4}, "no candidate has stages; give the fixed mesh an axis 'stage'"),
     ],
 )
-def test_microbatches_that_cannot_be_are_said(make_plan, microbatches, message):
-    with pytest.raises(ValueError, match=message):
-        make_plan(fixed={"microbatches": microbatches})
-
-
-def test_microbatches_without_stages_are_an_error(make_plan):
-    with pytest.raises(ValueError, match="no candidate has stages; give the fixed mesh an axis 'stage'"):
-        make_plan(fixed={"mesh": {"data": 8}, "microbatches": {"batch": 4}})
+def test_microbatches_that_cannot_be_are_said(fixed, message):
+    arguments = make_mixers(nym.Axis("layers", 2), nym.nn.relu), make_features()
+    with refusal(message):
+        screen(compute_gradients, *arguments, devices="cpu:8", fixed={"mesh": {"data": 8}, "microbatches": fixed})
 
 
 def subtract_mean(x):
@@ -232,19 +229,16 @@ def make_features():
     return NamedArray(jax.ShapeDtypeStruct((16, 16, 32), jnp.float32), ("batch", "pos", "features"))
 
 
+def compute_gradients(stack, x):
+    return jax.grad(lambda stack: nym.mean(stack.fold(x.rename({"features": "embed"}))).scalar())(stack)
+
+
 def test_layers_of_all_stacks_are_in_stages():
-    def compute_gradients(stacks, x):
-        def compute_loss(stacks):
-            return nym.mean(stacks[1].fold(stacks[0].fold(x.rename({"features": "embed"})))).scalar()
+    def compute_all_gradients(stacks, x):
+        return jax.grad(lambda stacks: nym.mean(stacks[1].fold(stacks[0].fold(x))).scalar())(stacks)
 
-        return jax.grad(compute_loss)(stacks)
-
-    axes = nym.make_axes(encoder=4, decoder=2)
-    stacks = [make_mixers(Layers, nym.nn.relu) for Layers in axes]
-    [variant] = list_variants(compute_gradients, (stacks, make_features()), None, None, collections.Counter())
-    program = variant.named_program
-    fixed = parse_fixed({"mesh": {"stage": 2, "data": 4}}, program.parameter_names + program.data_names, 8)
-    candidates = list_candidates(program, 8, fixed, collections.Counter())
+    stacks = [make_mixers(Layers, nym.nn.relu) for Layers in nym.make_axes(encoder=4, decoder=2)]
+    candidates = list_all(trace(compute_all_gradients, stacks, make_features().rename({"features": "embed"})), STAGES)
     assert {candidate.layers for candidate in candidates} == {("encoder", "decoder")}
     assert {candidate.stage_axes for candidate in candidates} == {("stage",)}
 
@@ -262,12 +256,6 @@ def test_layers_of_all_stacks_are_in_stages():
     ],
 )
 def test_microbatches_divide_no_axis_along_which_layers_mix(mix, names):
-    def compute_gradients(stack, x):
-        return jax.grad(lambda stack: nym.mean(stack.fold(x.rename({"features": "embed"}))).scalar())(stack)
-
-    arguments = make_mixers(nym.Axis("layers", 2), mix), make_features()
-    [variant] = list_variants(compute_gradients, arguments, None, None, collections.Counter())
-    program = variant.named_program
-    fixed = parse_fixed({"mesh": {"stage": 2, "data": 4}}, program.parameter_names + program.data_names, 8)
-    candidates = list_candidates(program, 8, fixed, collections.Counter())
+    program = trace(compute_gradients, make_mixers(nym.Axis("layers", 2), mix), make_features())
+    candidates = list_all(program, STAGES)
     assert {name for candidate in candidates for name in candidate.microbatches} == names  # layers have no `features`

@@ -5,6 +5,7 @@ import sys
 
 import jax
 import matplotlib.image
+import numpy as np
 import pytest
 from matplotlib.text import Text
 
@@ -22,10 +23,13 @@ from tests.planner.plans import (
     SCREENED,
     SPLIT,
     TOO_LARGE,
-    V5E,
     WHOLE,
     WIDE,
+    change_time,
+    choose,
+    make_plan,
 )
+from tests.refusals import refusal
 
 
 def cut_table(plan, title):
@@ -34,11 +38,16 @@ def cut_table(plan, title):
     return [re.split(r"  +", line.strip()) for line in lines[1:]]
 
 
+def join_lines(plan):
+    return " ".join(str(plan).split())
+
+
 def test_plan_is_that_of_its_best_evaluation():
     assert PLAN.best is BEST and PLAN.fits and PLAN.shortfall == 0 and PLAN.nearest is BEST
     assert (PLAN.policy, PLAN.options) == ("recompute", {"microbatches": 1})
     assert (PLAN.compute, PLAN.parameters) == (BEST.candidate.compute, BEST.candidate.parameters)
     assert PLAN.get_evaluation(4) is WIDE and PLAN.get_evaluation(WIDE) is WIDE
+    assert hash(PLAN) == hash(dataclasses.replace(PLAN)) and PLAN != TOO_LARGE
 
 
 def test_speed_and_utilization_are_those_of_the_whole_machine():
@@ -47,21 +56,15 @@ def test_speed_and_utilization_are_those_of_the_whole_machine():
     assert PLAN.tokens_per_second() == 2**20 / seconds
     assert PLAN.mfu() == pytest.approx(8.03e9 * 6 * 2**20 / (seconds * 256 * 197e12))
     assert PLAN.mfu(2) == pytest.approx(PLAN.mfu() * seconds / 2.45)
+    topology = described_devices("tpu7x:2x2x4", slices=2)[0].topology  # with two devices on a chip
+    assert dataclasses.replace(PLAN, topology=topology).devices == 64 == len(described_devices("tpu7x:2x2x4", slices=2))
 
 
 def test_without_tokens_samples_are_counted():
     plan = dataclasses.replace(PLAN, tokens=0, samples=100)
     assert plan.samples_per_second() == 100 / BEST.time.total and plan.tokens_per_second() == 0
-    heads, _, best = str(plan).splitlines()[2:5]
-    assert re.split(r"  +", heads)[3:5] == ["samples/s", "a device"] and re.split(r"  +", best)[4:6] == [
-        "48.2",
-        "0.188",
-    ]
-
-
-def test_devices_of_chips_with_two_are_all_counted():
-    topology = described_devices("tpu7x:2x2x4", slices=2)[0].topology
-    assert dataclasses.replace(PLAN, topology=topology).devices == 64 == len(described_devices("tpu7x:2x2x4", slices=2))
+    heads, _, best = (re.split(r"  +", line) for line in str(plan).splitlines()[2:5])
+    assert (heads[3:5], best[4:6]) == (["samples/s", "a device"], ["48.2", "0.188"])
 
 
 def test_mesh_is_on_described_devices_and_on_those_that_are_there():
@@ -70,14 +73,13 @@ def test_mesh_is_on_described_devices_and_on_those_that_are_there():
     assert mesh == nym.create_mesh({"data": 64, "model": 4}, devices=described_devices("v5e:16x16"))
     explicit = PLAN.mesh(described_devices("v5e:16x16"), axis_types="explicit")
     assert {*explicit.axis_types} == {jax.sharding.AxisType.Explicit} != {*mesh.axis_types}
-    with pytest.raises(ValueError, match=r"needs 256 devices, but there are 8"):
+    with refusal("needs 256 devices, but there are 8"):
         PLAN.mesh()
 
 
 def test_plan_runs_a_step_as_it_is(mesh):
-    candidate = dataclasses.replace(BEST.candidate, mesh=dict(mesh.shape), compute={"batch": ("data",)})
-    candidate = dataclasses.replace(candidate, parameters={"batch": ("data",), "embed": ("model",)})
-    plan = dataclasses.replace(PLAN, evaluations=(dataclasses.replace(BEST, candidate=candidate),))
+    parameters = {"batch": ("data",), "embed": ("model",)}
+    plan = make_plan(choose(BEST, mesh=dict(mesh.shape), compute={"batch": ("data",)}, parameters=parameters))
     chosen = plan.mesh(axis_types=mesh.axis_types)
     assert chosen == mesh
     weight, x = nym.ones({"embed": 8, "mlp": 4}), nym.ones({"batch": 8, "embed": 8})
@@ -85,7 +87,8 @@ def test_plan_runs_a_step_as_it_is(mesh):
         step = nym.fsdp(lambda w, x: (w * 2, nym.dot(x, w, axis="embed")), plan.parameters, plan.compute)
         stored, y = step(weight, x)
         assert nym.shard(x).sharding.spec[0] == "data"
-    assert stored.sharding.spec[0] == "model" and y.sharding.spec[0] == "data" and float(nym.max(y)) == 8
+    assert stored.sharding.spec[0] == "model" and y.sharding.spec[0] == "data"
+    np.testing.assert_array_equal(y.array, np.full((8, 4), 8))
 
 
 def test_table_has_ranks_with_speed_memory_and_verdict():
@@ -124,13 +127,12 @@ def test_tables_of_parts_add_up_to_the_step_and_its_bytes():
 
 
 def test_table_says_where_figures_are_from_and_what_was_left_out():
-    text = " ".join(str(PLAN).split())
+    text = join_lines(PLAN)
     assert "timed: memory and bytes sent are the compiler's, computing is from XLA's estimates of cycles" in text
     assert "compiled: memory and bytes sent are the compiler's; times are ours, from operations at the speed of" in text
     screened = "all figures are ours; memory is that of the arguments alone, computing is from operations at the"
     assert f"{screened} speed of those that are timed" in text
-    alone = dataclasses.replace(PLAN, evaluations=(SCREENED,))
-    assert f"{screened} peak of the device" in " ".join(str(alone).split())
+    assert f"{screened} peak of the device" in join_lines(make_plan(SCREENED))
     assert "Looked at 134 candidates: 2 timed, 3 compiled, 1 screened, 1 could not be compiled, 127 left out" in text
     assert "127 left out (96: axis 'heads' of size 8" in text
     assert "Compiled with jax 0.12.0, libtpu 0.0.42.1; xla_tpu_enable_latency_hiding_scheduler=True" in text
@@ -141,18 +143,15 @@ def test_table_shows_as_many_candidates_as_the_limit():
     text = PLAN.table(2)
     assert "… 5 more; `.table(limit=None)` shows all" in text and "data 16 x model 16" not in text
     assert "screened:" not in text
-    with pytest.raises(ValueError, match=r"`limit` is the number of candidates to show, or None for all; it was -1"):
+    with refusal("`limit` is the number of candidates to show, or None for all; it was -1"):
         PLAN.table(-1)
 
 
 def test_wide_tables_stay_within_a_line():
     memory = {f"group of activations {at}": (20 - at) * MIB for at in range(12)}
     mesh = {f"a long mesh axis {at}": 4 for at in range(8)}
-    candidate = dataclasses.replace(BEST.candidate, mesh=mesh)
-    waits = {(axis,): 0.0625 for axis in mesh}
-    time = dataclasses.replace(BEST.time, waiting=waits)
-    one = dataclasses.replace(BEST, candidate=candidate, memory=memory, time=time)
-    plan = dataclasses.replace(PLAN, evaluations=(one, BEST))
+    wide = change_time(choose(BEST, mesh=mesh), waiting={(axis,): 0.0625 for axis in mesh})
+    plan = make_plan(dataclasses.replace(wide, memory=memory), BEST)
     for text in (str(plan), str(plan.diff(1, 2)), str(plan.why("policy"))):
         assert max(map(len, text.splitlines())) <= 120
     heads, cells = cut_table(plan, "Bytes on a device")[:2]
@@ -161,17 +160,10 @@ def test_wide_tables_stay_within_a_line():
 
 def test_plan_that_does_not_fit_says_what_is_nearest():
     assert not TOO_LARGE.fits and TOO_LARGE.nearest is KEPT
-    lacking = (120 + 240 + 31000) * MIB - get_hardware("v5e").hbm_available
-    assert TOO_LARGE.shortfall == lacking
-    text = " ".join(str(TOO_LARGE).split())
-    assert (
-        "nothing fits; nearest is rank 1, data 64 x model 4, policy nothing, microbatches=1: it lacks 14.9 GiB" in text
-    )
-
-
-def test_shortfall_of_arguments_alone_is_told_so():
-    plan = dataclasses.replace(TOO_LARGE, evaluations=(REPLICATED,))
-    assert "its arguments alone lack 74 GiB on a device" in str(plan)
+    assert TOO_LARGE.shortfall == (120 + 240 + 31000) * MIB - get_hardware("v5e").hbm_available
+    nearest = "nothing fits; nearest is rank 1, data 64 x model 4, policy nothing, microbatches=1: it lacks 14.9 GiB"
+    assert nearest in join_lines(TOO_LARGE)
+    assert "its arguments alone lack 74 GiB on a device" in str(make_plan(REPLICATED))
 
 
 @pytest.mark.parametrize(
@@ -190,74 +182,67 @@ def test_shortfall_of_arguments_alone_is_told_so():
     ],
 )
 def test_nothing_fits_is_said_only_if_it_is_known(evaluations, stopped_by, has_verdict, text):
-    plan = dataclasses.replace(PLAN, evaluations=evaluations, stopped_by=stopped_by)
-    assert plan.has_verdict is has_verdict and text in " ".join(str(plan).split())
+    plan = make_plan(*evaluations, stopped_by=stopped_by)
+    assert plan.has_verdict is has_verdict and text in join_lines(plan)
     assert has_verdict or "nothing fits" not in str(plan)
-
-
-def set_compute(evaluation, seconds):
-    return dataclasses.replace(evaluation, time=dataclasses.replace(evaluation.time, compute=seconds))
 
 
 def test_step_times_within_the_error_between_candidates_are_ties():
     assert PLAN.ties == (1,) and "ties" not in str(PLAN)
-    near, far = set_compute(WHOLE, 0.96), set_compute(WHOLE, 1.0)  # 1.91 s and 1.95 s
-    best, compiled = set_compute(BEST, 1.25), set_compute(WIDE, 0.45)  # 1.825 s ±15% and 1.9625 s ±30%
-    plan = dataclasses.replace(PLAN, evaluations=(best, near, far, compiled, set_compute(KEPT, 1.2), SCREENED))
+    near, far = change_time(WHOLE, compute=0.96), change_time(WHOLE, compute=1.0)  # 1.91 s and 1.95 s
+    best, compiled = change_time(BEST, compute=1.25), change_time(WIDE, compute=0.45)  # 1.825 s ±15%, 1.9625 s ±30%
+    plan = make_plan(best, near, far, compiled, change_time(KEPT, compute=1.2), SCREENED)
     assert plan.ties == (1, 2, 4)
     assert "Ranks 1, 2 and 4 are ties: their step times differ by less than the error between candidates" in str(plan)
-    assert "Ranks 1 to 3 and 5 are ties" in str(dataclasses.replace(plan, evaluations=(best, near, near, far, near)))
-    assert dataclasses.replace(plan, evaluations=(KEPT, KEPT)).ties == ()
+    assert "Ranks 1 to 3 and 5 are ties" in str(make_plan(best, near, near, far, near))
+    assert make_plan(KEPT, KEPT).ties == ()
 
 
 def test_plans_that_are_only_screened_have_ties_and_the_first_is_nearest():
     small = dataclasses.replace(SCREENED, memory={"parameters": MIB})
-    unlikely = dataclasses.replace(SCREENED, saved_bytes=20 * GIB)
-    plan = dataclasses.replace(PLAN, evaluations=(SCREENED, small, unlikely, set_compute(SCREENED, 2.0), REPLICATED))
+    plan = make_plan(SCREENED, small, UNLIKELY, change_time(SCREENED, compute=2.0), REPLICATED)
     assert plan.ties == (1, 2) and plan.nearest is SCREENED and plan.shortfall == 0 and not plan.has_verdict
     assert "Ranks 1 and 2 are ties" in str(plan)
-    plan = dataclasses.replace(PLAN, evaluations=(unlikely, small))
+    plan = make_plan(UNLIKELY, small)
     assert plan.ties == () and plan.nearest is small
-    assert dataclasses.replace(PLAN, evaluations=(SCREENED, small, BROKEN)).ties == ()
+    assert make_plan(SCREENED, small, BROKEN).ties == ()
+
+
+UNLIKELY = dataclasses.replace(SCREENED, saved_bytes=20 * GIB)
 
 
 def test_what_is_saved_for_the_backward_pass_counts_for_what_is_screened():
-    unlikely = dataclasses.replace(SCREENED, saved_bytes=20 * GIB)
-    plan = dataclasses.replace(PLAN, evaluations=(BEST, SCREENED, unlikely, KEPT))
+    plan = make_plan(BEST, SCREENED, UNLIKELY, KEPT)
     assert [plan.is_likely_to_fit(rank) for rank in (1, 2, 3, 4)] == [True, True, False, False]
     rows = [re.split("  +", line) for line in str(plan).splitlines()]
     assert [row[-2] for row in rows if row[-1] == "screened"] == ["arguments", "unlikely"]
     assert "unlikely: the arguments fit, but not beside what is estimated to be saved for the backward" in str(plan)
+    legend = plan.draw().axes[0].get_legend().get_texts()
+    assert [text.get_text() for text in legend][1:4] == [
+        "compiled, does not fit",
+        "screened (arguments), fits",
+        "screened (arguments), unlikely to fit",
+    ]
 
 
 def test_plan_without_a_candidate_tells_the_reasons():
     assert not EMPTY.fits and "no candidate is left" in str(EMPTY) and "31: the same" in str(EMPTY)
     for use in (lambda: EMPTY.best, lambda: EMPTY.compute, EMPTY.mesh, lambda: EMPTY.why("data")):
-        with pytest.raises(
-            ValueError, match=r"the plan has no candidate; all were left out: 96: axis 'heads' of size 8"
-        ):
+        with refusal("the plan has no candidate; all were left out: 96: axis 'heads' of size 8"):
             use()
-
-
-def test_plan_whose_candidates_cannot_be_compiled_says_why():
-    plan = dataclasses.replace(PLAN, evaluations=(BROKEN,))
-    assert not plan.fits and "no candidate can be compiled: the compiler crashed" in " ".join(str(plan).split())
-    with pytest.raises(ValueError, match=r"there is nothing to draw: the plan has no candidate that can be compiled"):
+    plan = make_plan(BROKEN)
+    assert not plan.fits and "no candidate can be compiled: the compiler crashed" in join_lines(plan)
+    with refusal("there is nothing to draw: the plan has no candidate that can be compiled"):
         plan.draw()
 
 
-@pytest.mark.parametrize("which", ["0", 1.0, True])
-def test_rank_is_a_number(which):
-    with pytest.raises(
-        TypeError, match=r"a candidate is chosen by its rank or as an `Evaluation`, not by a (str|float|bool)"
-    ):
-        PLAN.diff(1, which)
-
-
-@pytest.mark.parametrize("rank", [0, 8])
-def test_rank_that_is_not_there_is_an_error(rank):
-    with pytest.raises(ValueError, match=rf"there is no rank {rank}; the plan has ranks 1 to 7"):
-        PLAN.mfu(rank)
+def test_a_rank_is_a_number_of_the_plan():
+    for which, kind in (("0", "str"), (1.0, "float"), (True, "bool")):
+        with refusal(f"a candidate is chosen by its rank or as an `Evaluation`, not by a {kind}", TypeError):
+            PLAN.diff(1, which)
+    for rank in (0, 8):
+        with refusal(f"there is no rank {rank}; the plan has ranks 1 to 7"):
+            PLAN.mfu(rank)
 
 
 def test_file_has_the_plan_as_it_was(tmp_path):
@@ -268,6 +253,9 @@ def test_file_has_the_plan_as_it_was(tmp_path):
     assert [*read.evaluations[0].memory] == [*BEST.memory]
     assert json.loads(path.read_text()) == PLAN.to_dict()
     assert read_plan(EMPTY.to_json(path)) == EMPTY
+    policy = jax.checkpoint_policies.dots_saveable  # which JSON does not have
+    plan = make_plan(choose(BEST, options={"policy": policy, "n": None}))
+    assert read_plan(plan.to_json(path)).options == {"policy": repr(policy), "n": None}
 
 
 def test_file_of_an_earlier_version_is_read(tmp_path):
@@ -278,15 +266,6 @@ def test_file_of_an_earlier_version_is_read(tmp_path):
         del evaluation["saved_bytes"]
     path.write_text(json.dumps(fields))
     assert read_plan(path) == PLAN
-
-
-def test_options_that_json_does_not_have_are_kept_as_text(tmp_path):
-    candidate = dataclasses.replace(
-        BEST.candidate, options={"policy": jax.checkpoint_policies.dots_saveable, "n": None}
-    )
-    plan = dataclasses.replace(PLAN, evaluations=(dataclasses.replace(BEST, candidate=candidate),))
-    options = read_plan(plan.to_json(tmp_path / "plan.json")).options
-    assert options["n"] is None and options["policy"] == repr(jax.checkpoint_policies.dots_saveable)
 
 
 def damage(**changes):
@@ -316,9 +295,7 @@ def damage(**changes):
 def test_other_and_damaged_files_are_refused(tmp_path, text):
     path = tmp_path / "plan.json"
     path.write_text(text)
-    with pytest.raises(
-        ValueError, match=r"plan\.json' is not a plan, or is damaged; write it again with `Plan.to_json`"
-    ):
+    with refusal("plan.json' is not a plan, or is damaged; write it again with `Plan.to_json`"):
         read_plan(path)
 
 
@@ -327,11 +304,9 @@ def test_files_of_another_version_and_missing_ones_are_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no plan '.*plan\.json'; write one with `Plan.to_json`"):
         read_plan(path)
     path.write_text(damage(format=9))
-    with pytest.raises(
-        ValueError, match=r"has format 9, and this version of Axonym reads format 3; make the plan again"
-    ):
+    with refusal("has format 9, and this version of Axonym reads format 3; make the plan again"):
         read_plan(path)
-    with pytest.raises(IsADirectoryError, match=r"the plan needs the name of a file"):
+    with refusal("the plan needs the name of a file", IsADirectoryError):
         PLAN.to_json(tmp_path)
 
 
@@ -363,13 +338,6 @@ def test_picture_has_marks_bars_and_the_limit(tmp_path):
     assert len(PLAN.draw(ranks=1).axes[1].texts) == 1
 
 
-def test_picture_tells_what_is_unlikely_to_fit():
-    unlikely = dataclasses.replace(SCREENED, saved_bytes=20 * GIB)
-    candidates, _ = dataclasses.replace(PLAN, evaluations=(BEST, SCREENED, unlikely)).draw().axes
-    labels = [text.get_text() for text in candidates.get_legend().get_texts()]
-    assert labels[1:3] == ["screened (arguments), fits", "screened (arguments), unlikely to fit"]
-
-
 def list_ticks(axis, values):
     formatter = axis.get_major_formatter()
     return [formatter(value, at) for at, value in enumerate(values)]
@@ -380,23 +348,23 @@ def test_ticks_of_pictures_have_the_unit_that_fits():
     assert (candidates.get_xscale(), candidates.get_yscale()) == ("log", "linear")
     assert list_ticks(candidates.xaxis, [0.5, 1, 16, 2048]) == ["512 MiB", "1 GiB", "16 GiB", "2 TiB"]
     assert list_ticks(candidates.yaxis, [2.5]) == ["2.5 s"] and list_ticks(steps.xaxis, [0.5]) == ["0.5 s"]
-    times = [dataclasses.replace(BEST.time, compute=compute, attention=0.0, waiting={}) for compute in (4e-4, 2e-2)]
-    shown = tuple(dataclasses.replace(one, time=time) for one, time in zip((BEST, WHOLE), times, strict=True))
-    candidates, steps = dataclasses.replace(PLAN, evaluations=shown).draw().axes
+    short, long, still = (
+        change_time(evaluation, compute=seconds, attention=0.0, waiting={})
+        for evaluation, seconds in ((BEST, 4e-4), (WHOLE, 2e-2), (BEST, 0.0))
+    )
+    candidates, steps = make_plan(short, long).draw().axes
     assert (candidates.get_xscale(), candidates.get_yscale()) == ("linear", "log")
     assert list_ticks(candidates.yaxis, [0.5, 1, 20]) == ["500 µs", "1 ms", "20 ms"]
-    still = dataclasses.replace(BEST, time=dataclasses.replace(BEST.time, compute=0.0, attention=0.0, waiting={}))
-    assert dataclasses.replace(PLAN, evaluations=(still,)).draw().axes[1].get_xlim() == (0, 1)
     assert list_ticks(candidates.xaxis, [8]) == ["8 GiB"] and list_ticks(steps.xaxis, [5]) == ["5 ms"]
+    assert make_plan(still).draw().axes[1].get_xlim() == (0, 1)
 
 
 def test_ranks_are_around_their_marks_and_bars_say_what_differs():
     close = dataclasses.replace(WHOLE, memory=BEST.memory, time=BEST.time)
-    candidates, steps = dataclasses.replace(PLAN, evaluations=(BEST, close, SPLIT)).draw().axes
+    candidates, _ = make_plan(BEST, close, SPLIT).draw().axes
     assert [text.get_text() for text in candidates.texts] == ["1", "2", "3"]
     assert candidates.texts[0].get_position() != candidates.texts[1].get_position()  # of marks at one place
-    stored = dataclasses.replace(BEST, candidate=dataclasses.replace(BEST.candidate, parameters=BEST.candidate.compute))
-    _, steps = dataclasses.replace(PLAN, evaluations=(BEST, stored)).draw().axes
+    _, steps = make_plan(BEST, choose(BEST, parameters=BEST.candidate.compute)).draw().axes
     labels = [label.get_text().split("\n") for label in steps.get_yticklabels()]
     assert labels[0][-1] == "stored with embed over data" and labels[1] == ["2" + labels[0][0][1:], *labels[0][1:-1]]
 
@@ -404,35 +372,26 @@ def test_ranks_are_around_their_marks_and_bars_say_what_differs():
 @pytest.mark.parametrize("top", [3, 10])
 def test_ranks_of_near_candidates_do_not_overlap(top):
     near = [
-        dataclasses.replace(set_compute(BEST, 1.5 + at % 3 / 50), memory={"all": 9 * GIB + at * 64 * MIB})
+        dataclasses.replace(change_time(BEST, compute=1.5 + at % 3 / 50), memory={"all": 9 * GIB + at * 64 * MIB})
         for at in range(12)
     ]
-    figure = dataclasses.replace(PLAN, evaluations=(*near, KEPT), top=top).draw()
+    figure = make_plan(*near, KEPT, top=top).draw()
     figure.draw_without_rendering()
     candidates = figure.axes[0]
     boxes = [Text.get_window_extent(text) for text in candidates.texts]  # without the lines to the marks
     assert [text.get_text() for text in candidates.texts] == [str(rank + 1) for rank in range(top)]
+    places = [place for marks in candidates.collections for place in marks.get_offsets()]
+    marks = candidates.transData.transform(places)
     for at, box in enumerate(boxes):
-        assert (
-            candidates.bbox.containsx(box.x0)
-            and candidates.bbox.containsy(box.y0)
-            and candidates.bbox.containsx(box.x1)
-        )
+        assert candidates.bbox.contains(box.x0, box.y0) and candidates.bbox.containsx(box.x1)
         assert not box.count_overlaps(boxes[:at])
-        marks = [
-            candidates.transData.transform(place) for marks in candidates.collections for place in marks.get_offsets()
-        ]
         assert not any(box.contains(*mark) for mark in marks)
 
 
 def test_pictures_are_the_same_each_time_and_need_a_format(tmp_path):
-    one, other = tmp_path / "one.svg", tmp_path / "other.svg"
-    PLAN.draw(one)
-    PLAN.draw(other)
-    assert one.read_bytes() == other.read_bytes() and b"What a step is spent on" in one.read_bytes()
-    with pytest.raises(
-        ValueError, match=r"a picture ends in \.svg, \.png or \.pdf, which says its format; the path is"
-    ):
+    first, second = (PLAN.draw(tmp_path / name) and (tmp_path / name).read_bytes() for name in ("1.svg", "2.svg"))
+    assert first == second and b"What a step is spent on" in first
+    with refusal("a picture ends in .svg, .png or .pdf, which says its format; the path is"):
         PLAN.draw(tmp_path / "plan")
     with pytest.raises(FileNotFoundError, match=r"there is no folder '.*missing' for the picture 'plan.svg'; make it"):
         PLAN.draw(tmp_path / "missing" / "plan.svg")
@@ -451,8 +410,3 @@ def test_without_matplotlib_pictures_are_an_error_and_pages_have_none(tmp_path, 
         PLAN.draw()
     text = PLAN.to_html(tmp_path / "plan.html").read_text()
     assert "need matplotlib" in text and "<img" not in text and "A plan for v5e:16x16" in text
-
-
-def test_plans_are_compared_and_hashed_by_value():
-    assert hash(PLAN) == hash(dataclasses.replace(PLAN)) and PLAN != TOO_LARGE
-    assert PLAN.evaluations[1:3] == (WHOLE, SPLIT) and PLAN.topology == V5E

@@ -15,6 +15,9 @@ from axonym.planner.__main__ import run_command
 
 
 ROOT = Path(__file__).parents[2]
+STEP = "planned_steps:make_step"
+FIXED = "mesh.AXIS=SIZE, compute.NAME=MESH_AXES, parameters.NAME=MESH_AXES and microbatches.NAME=NUMBER"
+POLICIES = "full, nested, offload, recompute, save_all, none, layers"
 STEPS = """
 import gc
 import time
@@ -88,15 +91,9 @@ def steps(tmp_path, monkeypatch):
 def test_command_prints_the_plan_and_writes_it(tmp_path):
     (tmp_path / "steps.py").write_text(STEPS)
     command = [sys.executable, "-W", "error", "-m", "axonym.planner", "steps:make_step", "--devices", "cpu:8"]
-    options = ["--fixed", "mesh.data=8", "compute.batch=data", "parameters.embed="]
+    command += ["--fixed", "mesh.data=8", "compute.batch=data", "parameters.embed=", "--top", "1", "--out", "found"]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [*command, *options, "--top", "1", "--out", "found"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     plan = read_plan(tmp_path / "found" / "plan.json")
     assert done.stdout.startswith(f"{plan}\nwrote ") and plan.top == 1
@@ -126,7 +123,7 @@ def test_exit_code_says_that_it_is_not_known_what_fits(steps, capsys):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_ctrl_c_has_an_exit_code_and_what_is_known(steps, number, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_has_an_exit_code_and_what_is_known(steps, number, cache, tmp_path, monkeypatch, capsys):
     compile_for, numbers = nym.planner.compile_for, itertools.count(1)
 
     def compile_or_stop(*args, **kwargs):
@@ -136,7 +133,7 @@ def test_ctrl_c_has_an_exit_code_and_what_is_known(steps, number, tmp_path, monk
 
     monkeypatch.setattr("axonym.planner._search._candidate_compiler.compile_for", compile_or_stop)
     command = [f"{steps}:make_plain", "--devices", "cpu:8", "--fixed", "mesh.data=8", "compute.batch=data"]
-    assert run_command([*command, "--no-cache", "--json", str(tmp_path / "plan.json")]) == 130
+    assert run_command([*command, "--cache", str(cache), "--json", str(tmp_path / "plan.json")]) == 130
     plan = read_plan(tmp_path / "plan.json")
     text = " ".join(capsys.readouterr().out.split())
     assert plan.stopped_by == "interrupt" and plan.fits is (number == 2) and "interrupted: candidates that" in text
@@ -144,62 +141,37 @@ def test_ctrl_c_has_an_exit_code_and_what_is_known(steps, number, tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("step", "options", "message"),
     [
-        (
-            ["steps", "--devices", "cpu:8"],
-            "the step is given as MODULE:FUNCTION, such as train:make_step, not as 'steps'",
-        ),
-        (["planned_steps.py:make_step", "--devices", "cpu:8"], "such as train:make_step, not as 'planned_steps.py:"),
-        (["./planned_steps:make_step", "--devices", "cpu:8"], "such as train:make_step, not as './planned_steps:"),
-        (["missing_module:make", "--devices", "cpu:8"], "No module named 'missing_module'"),
-        (["planned_steps:make", "--devices", "cpu:8"], "there is no function 'make' in module 'planned_steps'"),
-        (["planned_steps:number", "--devices", "cpu:8"], "there is no function 'number' in module 'planned_steps'"),
-        (
-            ["planned_steps:make_nothing", "--devices", "cpu:8"],
-            "returns the step and a tuple of its arguments, or these",
-        ),
-        (["planned_steps:make_list", "--devices", "cpu:8"], "is a dictionary of arguments of `plan`, not [3]"),
-        (["planned_steps:make_misspelt", "--devices", "cpu:8"], "'polices', which `plan` does not take; did you mean"),
-        (
-            ["planned_steps:make_step", "--devices", "cpu:8", "--json", "no/x.json"],
-            "no folder 'no' for the plan 'x.json'; make it",
-        ),
-        (["planned_steps:make_step", "--devices", "cpu:8", "--json", "."], "'.' is a folder; name it 'plan.json'"),
-        (["planned_steps:make_step", "--devices", "cpu:8", "--out", __file__], "File exists"),
-        (
-            ["planned_steps:make_step", "--devices", "cpu:8", "--out", ""],
-            "--out is an empty path; give the name of a folder",
-        ),
-        (
-            ["planned_steps:make_step", "--devices", "cpu:8", "--cache", ""],
-            "`cache` is an empty path; give the name of a",
-        ),
-        (
-            ["planned_steps:make_step", "--devices", "cpu:99999999999999"],
-            "has 99,999,999,999,999 devices; a machine has",
-        ),
-        (["planned_steps:make_step", "--devices", "cpu"], "'cpu' does not describe a machine"),
-        (
-            ["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "mesh.data=x"],
-            "--fixed takes mesh.AXIS=SIZE, compute.NAME=MESH_AXES, parameters.NAME=MESH_AXES and "
-            "microbatches.NAME=NUMBER, not 'mesh.data=x'",
-        ),
-        (["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "embed=data"], "not 'embed=data'"),
-        (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layers"], "no argument has a `Stacked`"),
-        (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layrs"], "not 'layrs'; did you mean 'layers'?"),
-        (
-            ["planned_steps:make_step", "--devices", "cpu:8", "--policy", "auto", "layers"],
-            "any of full, nested, offload, recompute, save_all, none, layers, not 'auto' beside others\n",
-        ),
-        (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "outo"], "not 'outo'; did you mean 'auto'?"),
-        (["planned_steps:make_step", "--devices", "cpu:8", "--sizes", "batch:64"], "not 'batch:64'"),
-        (["planned_steps:make_step", "--devices", "cpu:8", "--sizes", "batch=64,"], "not 'batch=64,'"),
-        (["planned_steps:make_step", "--devices", "cpu:8", "--budget", "-3"], "`budget` is above 0 seconds"),
+        ("steps", [], "the step is given as MODULE:FUNCTION, such as train:make_step, not as 'steps'"),
+        ("planned_steps.py:make_step", [], "such as train:make_step, not as 'planned_steps.py:"),
+        ("./planned_steps:make_step", [], "such as train:make_step, not as './planned_steps:"),
+        ("missing_module:make", [], "No module named 'missing_module'"),
+        ("planned_steps:make", [], "there is no function 'make' in module 'planned_steps'"),
+        ("planned_steps:number", [], "there is no function 'number' in module 'planned_steps'"),
+        ("planned_steps:make_nothing", [], "returns the step and a tuple of its arguments, or these"),
+        ("planned_steps:make_list", [], "is a dictionary of arguments of `plan`, not [3]"),
+        ("planned_steps:make_misspelt", [], "'polices', which `plan` does not take; did you mean"),
+        (STEP, ["--json", "no/x.json"], "no folder 'no' for the plan 'x.json'; make it"),
+        (STEP, ["--json", "."], "'.' is a folder; name it 'plan.json'"),
+        (STEP, ["--out", __file__], "File exists"),
+        (STEP, ["--out", ""], "--out is an empty path; give the name of a folder"),
+        (STEP, ["--cache", ""], "`cache` is an empty path; give the name of a"),
+        (STEP, ["--devices", "cpu:99999999999999"], "has 99,999,999,999,999 devices; a machine has"),
+        (STEP, ["--devices", "cpu"], "'cpu' does not describe a machine"),
+        (STEP, ["--fixed", "mesh.data=x"], f"--fixed takes {FIXED}, not 'mesh.data=x'"),
+        (STEP, ["--fixed", "embed=data"], "not 'embed=data'"),
+        (STEP, ["--policy", "layers"], "no argument has a `Stacked`"),
+        (STEP, ["--policy", "layrs"], "not 'layrs'; did you mean 'layers'?"),
+        (STEP, ["--policy", "auto", "layers"], f"any of {POLICIES}, not 'auto' beside others\n"),
+        (STEP, ["--policy", "outo"], "not 'outo'; did you mean 'auto'?"),
+        (STEP, ["--sizes", "batch:64"], "not 'batch:64'"),
+        (STEP, ["--sizes", "batch=64,"], "not 'batch=64,'"),
+        (STEP, ["--budget", "-3"], "`budget` is above 0 seconds"),
     ],
 )
-def test_errors_are_a_line_and_no_traceback(steps, arguments, message, capsys):
-    assert run_command(arguments) == 2
+def test_errors_are_a_line_and_no_traceback(steps, step, options, message, capsys):
+    assert run_command([step, "--devices", "cpu:8", *options]) == 2
     error = capsys.readouterr().err
     assert error.startswith("axonym.planner: ") and message in error and "Traceback" not in error
 
@@ -219,14 +191,14 @@ def test_errors_of_the_step_have_the_frames_of_its_author(steps, maker, message,
 
 
 def test_progress_is_a_line_for_each_candidate_if_asked(steps, tmp_path, capsys):
-    fixed = ["--fixed", "compute.batch=data"]
-    command = [f"{steps}:make_plain", "--devices", "cpu:8", *fixed]
-    assert run_command([*command, "--cache", str(tmp_path / "programs"), "--progress"]) == 0
+    command = [f"{steps}:make_plain", "--devices", "cpu:8", "--fixed", "mesh.data=8", "compute.batch=data"]
+    command += ["--cache", str(tmp_path / "programs")]
+    assert run_command([*command, "--progress"]) == 0
     first, second, *_ = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"\d+ s: 1 of \d+: .*; batch over data.*", first)
     assert re.fullmatch(r"\d+ s: 2 of \d+, best .*, about \d+ s left to compile: .*; batch over data.*", second)
     assert any((tmp_path / "programs").iterdir())
-    assert run_command([*command, "--no-cache"]) == 0
+    assert run_command(command) == 0
     assert capsys.readouterr().err == ""
 
 

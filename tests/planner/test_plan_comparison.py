@@ -17,7 +17,11 @@ from tests.planner.plans import (
     TOO_LARGE,
     WHOLE,
     WIDE,
+    change_time,
+    choose,
+    make_plan,
 )
+from tests.refusals import refusal
 
 
 def list_choices(found):
@@ -54,15 +58,10 @@ def test_alternatives_of_the_policy_and_of_options():
 
 
 def test_other_policies_and_options_are_compared_with_the_sharding_of_the_best():
-    def set_policy(evaluation, **changes):
-        return dataclasses.replace(
-            evaluation, candidate=dataclasses.replace(evaluation.candidate, policy="all"), **changes
-        )
-
-    screened, large = set_policy(SCREENED), set_policy(SCREENED, fits=False)
-    for evaluations, rank in (((WHOLE, screened), 3), ((WHOLE, large), 2), ((screened, WHOLE), 2)):
-        plan = dataclasses.replace(PLAN, evaluations=(BEST, *(set_policy(one) for one in evaluations)))
-        assert list_choices(plan.why("policy")) == [("all", rank)]
+    screened = choose(SCREENED, policy="all")
+    large, whole = dataclasses.replace(screened, fits=False), choose(WHOLE, policy="all")
+    for evaluations, rank in (((whole, screened), 3), ((whole, large), 2), ((screened, whole), 2)):
+        assert list_choices(make_plan(BEST, *evaluations).why("policy")) == [("all", rank)]
 
 
 def test_alternatives_have_what_they_cost_and_why():
@@ -102,77 +101,55 @@ def test_what_was_only_screened_is_compared_with_the_screened_best():
 def test_what_is_not_known_to_fit_is_not_shown_as_better():
     text = " ".join(str(PLAN.why("policy")).split())  # KEPT is faster, and does not fit
     assert "1.72 s ±30% 30.6 GiB no, 14.9 GiB over compiled with policy nothing" in text and "computes" not in text
-    candidate = dataclasses.replace(SCREENED.candidate, policy="none")
-    fast = dataclasses.replace(SCREENED, candidate=candidate, time=dataclasses.replace(SCREENED.time, compute=1.0))
+    fast = change_time(choose(SCREENED, policy="none"), compute=1.0)
     unlikely = dataclasses.replace(fast, saved_bytes=40 * GIB)
+    row = "screened with policy none, microbatches=1"
     for screened, shown in (
-        (fast, "1.00 s ±30% not known 360 MiB arguments screened with policy none, microbatches=1 Times of"),
-        (
-            unlikely,
-            "1.00 s ±30% 360 MiB unlikely screened with policy none, microbatches=1; saves about 40 GiB for the ",
-        ),
+        (fast, f"1.00 s ±30% not known 360 MiB arguments {row} Times of"),
+        (unlikely, f"1.00 s ±30% 360 MiB unlikely {row}; saves about 40 GiB for the "),
     ):
-        found = dataclasses.replace(PLAN, evaluations=(BEST, screened)).why("policy")
+        found = make_plan(BEST, screened).why("policy")
         text = " ".join(str(found).split())
         assert shown in text and found.to_dict()["alternatives"][0]["fits"] is None
         note = "not known: as screened it looks faster than the best, which only compiling it can tell"
         assert (note in text) is (screened is fast)
-    slow = dataclasses.replace(unlikely, time=dataclasses.replace(unlikely.time, compute=2.0))
-    assert "+600.0 ms (+43%)" in str(dataclasses.replace(PLAN, evaluations=(BEST, slow)).why("policy"))
+    assert "+600.0 ms (+43%)" in str(make_plan(BEST, change_time(unlikely, compute=2.0)).why("policy"))
+
+
+STORED = choose(BEST, parameters={"mlp": ("data", "model"), "heads": ()})
 
 
 def test_choices_stored_otherwise_than_computed_have_both():
-    candidate = dataclasses.replace(BEST.candidate, parameters={"mlp": ("data", "model"), "heads": ()})
-    plan = dataclasses.replace(PLAN, evaluations=(BEST, dataclasses.replace(BEST, candidate=candidate)))
-    assert list_choices(plan.why("mlp")) == [("over model, stored over data and model", 2)]
-    assert list_choices(plan.why("heads")) == [("over model, stored whole", 2)]
+    plan, stored = make_plan(BEST, STORED, WHOLE), ("over model, stored over data and model", 2)
+    assert list_choices(plan.why("mlp")) == [stored, ("not sharded", 3)]
+    assert list_choices(plan.why("heads")) == [("over model, stored whole", 2), ("not sharded", 3)]
     assert "stored with mlp over data and model; stored without batch, heads, vocab" in " ".join(str(plan).split())
-
-
-def test_why_says_if_there_is_nothing_else():
-    assert "No candidate with another choice was evaluated." in str(PLAN.why("batch"))
-    alone = dataclasses.replace(PLAN, evaluations=(BROKEN,))
-    assert "a device, it cannot be compiled)" in str(alone.why("batch"))
-    assert "it does not fit, 14.9 GiB over" in " ".join(str(TOO_LARGE.why("policy")).split())
-
-
-@pytest.mark.parametrize(
-    ("axis", "near"), [("embd", "; did you mean 'embed'?"), ("modle", "; did you mean 'model'?"), ("q", "")]
-)
-def test_unknown_axes_are_errors(axis, near):
-    listing = "there are 'policy' and axes: 'batch', .*; mesh axes: 'data', 'model'; options: 'microbatches'"
-    with pytest.raises(
-        ValueError, match=rf"no candidate shards or chooses '{axis}'{near.replace('?', '.')}; {listing}"
-    ):
-        PLAN.why(axis)
-
-
-def test_a_choice_that_no_candidate_makes_is_an_error():
-    with pytest.raises(
-        ValueError, match=r"no candidate with 'data=32' was evaluated; ask for 'data=64' or 'data=256' or 'data=16' or"
-    ):
-        PLAN.why("data=32")
-    for axis in ("embed=model", "embed="):
-        with pytest.raises(ValueError, match=r"ask for 'embed=stored over data' or 'embed=not sharded'"):
-            PLAN.why(axis)
-
-
-def test_a_choice_for_a_named_axis_is_what_is_printed_or_a_mesh_axis():
-    candidate = dataclasses.replace(BEST.candidate, parameters={"mlp": ("data", "model"), "heads": ()})
-    plan = dataclasses.replace(PLAN, evaluations=(BEST, dataclasses.replace(BEST, candidate=candidate), WHOLE))
-    stored = ("over model, stored over data and model", 2)
-    assert list_choices(plan.why("mlp=data and model")) == [stored]
+    assert list_choices(plan.why("mlp=data and model")) == [stored]  # what is printed, or a mesh axis
     assert list_choices(plan.why("mlp=model")) == [stored, ("not sharded", 3)]  # as the best candidate has it
     assert list_choices(plan.why("mlp=not sharded")) == [("not sharded", 3)]
     assert list_choices(PLAN.why("embed=data")) == [("not sharded", 6)]
 
 
-@pytest.mark.parametrize("axis", [3, nym.Axis("embed", 64)])
-def test_why_takes_a_name(axis):
-    with pytest.raises(
-        TypeError, match=r"`why` takes the name of an axis, .* not a (int|Axis); `diff\(1, 3\)` compares"
-    ):
-        PLAN.why(axis)
+def test_why_says_if_there_is_nothing_else():
+    assert "No candidate with another choice was evaluated." in str(PLAN.why("batch"))
+    assert "a device, it cannot be compiled)" in str(make_plan(BROKEN).why("batch"))
+    assert "it does not fit, 14.9 GiB over" in " ".join(str(TOO_LARGE.why("policy")).split())
+
+
+def test_what_no_candidate_chooses_is_an_error():
+    listing = r"; there are 'policy' and axes: 'batch', .*; mesh axes: 'data', 'model'; options: 'microbatches'"
+    for axis, near in (("embd", r"; did you mean 'embed'\?"), ("modle", r"; did you mean 'model'\?"), ("q", "")):
+        with pytest.raises(ValueError, match=f"no candidate shards or chooses '{axis}'{near}{listing}"):
+            PLAN.why(axis)
+    with refusal("no candidate with 'data=32' was evaluated; ask for 'data=64' or 'data=256' or 'data=16' or"):
+        PLAN.why("data=32")
+    for axis in ("embed=model", "embed="):
+        with refusal("ask for 'embed=stored over data' or 'embed=not sharded'"):
+            PLAN.why(axis)
+    for axis in (3, nym.Axis("embed", 64)):
+        message = r"`why` takes the name of an axis, .* not a (int|Axis); `diff\(1, 3\)` compares"
+        with pytest.raises(TypeError, match=message):
+            PLAN.why(axis)
 
 
 def test_alternatives_are_data_as_well():

@@ -29,6 +29,7 @@ from axonym.planner._search._screening import Screening, count_saved_bytes
 from axonym.planner._search._search_space import list_candidates, parse_fixed
 from axonym.planner._search._step_variants import count_model_flops, list_variants
 from axonym.planner._step_time._link_model import LinkModel
+from tests.refusals import refusal
 
 
 BATCH, PIXEL, EMBED, MLP, LAYERS = 64, 16, 32, 128, 3
@@ -66,12 +67,13 @@ def make_model():
     return eqx.filter_eval_shape(init_model, jax.random.key(0))
 
 
+def compute_loss(model, x):
+    return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
+
+
 @functools.partial(nym.named_jit, donate_args=(True,))
 def train_step(model, x):
-    def compute_loss(model):
-        return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
-
-    loss, gradients = jax.value_and_grad(compute_loss)(model)
+    loss, gradients = jax.value_and_grad(compute_loss)(model, x)
     return jax.tree.map(lambda weight, gradient: weight - 0.1 * gradient, model, gradients), loss
 
 
@@ -79,11 +81,32 @@ X = make_shape(batch=BATCH, pixel=PIXEL)
 EMBEDDED = make_shape(batch=BATCH, embed=EMBED)
 SQUARE = make_shape(embed=EMBED, mlp=EMBED)
 DATA = {"mesh": {"data": 4}, "compute": {"batch": "data"}}
+STORED = {**DATA, "parameters": {"embed": "data"}}
+BY_BATCH = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"batch": ("data",)})
 
 
 @pytest.fixture
 def make_plan(cache):
     return functools.partial(nym.planner.plan, train_step, make_model(), X, devices="cpu:4", cache=cache)
+
+
+def screen(fn, *args, devices="cpu:4", **options):
+    """Returns a plan of which nothing is compiled."""
+    return nym.planner.plan(fn, *args, devices=devices, budget=1e-9, **options)
+
+
+def list_texts(program, fixed=None, devices=8):
+    fixed = parse_fixed(fixed, program.parameter_names + program.data_names, devices)
+    return [str(one) for one in list_candidates(program, devices, fixed, collections.Counter())]
+
+
+@pytest.fixture
+def limit_memory(monkeypatch):
+    def limit(available):
+        small = dataclasses.replace(get_hardware("cpu"), hbm_available=available)
+        monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
+
+    return limit
 
 
 def make_screening(devices, fn, *args):
@@ -162,11 +185,10 @@ def test_products_of_shards_are_divided_by_the_names_that_they_are_given():
 def test_names_that_are_fixed_over_the_last_mesh_axis_are_kept():
     program = trace_named_program(multiply, (make_shape(embed=EMBED, mlp=MLP), EMBEDDED))
     fixed = {"mesh": {"data": 4, "model": 2}, "compute": {"mlp": "model"}}
-    names, pruned = ("embed", "mlp", "batch"), collections.Counter()
-    found = list_candidates(program, 8, parse_fixed(fixed, names, 8), pruned)
-    assert found and all(one.compute["mlp"] == ("model",) and "embed" not in one.compute for one in found)
+    texts = list_texts(program, fixed)
+    assert texts and all("mlp over model" in text and "embed over model" not in text for text in texts)
     fixed["compute"] |= {"embed": None, "batch": "data"}
-    assert [*map(str, list_candidates(program, 8, parse_fixed(fixed, names, 8), pruned))] == [*map(str, found)]
+    assert list_texts(program, fixed) == texts
 
 
 def test_screening_counts_what_parameters_and_sums_send():
@@ -288,32 +310,14 @@ def test_candidates_are_valid():
 
 
 def test_parameters_are_stored_over_the_mesh_axis_of_positions_too():
-    def compute_loss(weight, x):
-        return nym.mean(multiply(weight, x)).array
-
     arguments = make_shape(embed=EMBED, mlp=MLP), make_shape(batch=8, pos=8, embed=EMBED)
-    program = trace_named_program(compute_loss, arguments)
-    names = ("embed", "mlp", "batch", "pos")
-    texts = {str(one) for one in list_candidates(program, 8, parse_fixed(None, names, 8), collections.Counter())}
+    texts = list_texts(trace_named_program(lambda weight, x: nym.mean(multiply(weight, x)).array, arguments))
     assert "data 4 x model 2; batch over data; pos over model; stored with mlp over data and model" in texts
     assert "data 4 x model 2; batch over data; pos over model; stored with mlp over data" in texts
     assert not any("mlp over model" in text and "over data and model" in text for text in texts)
 
 
-def test_too_many_candidates_are_refused(monkeypatch):
-    monkeypatch.setattr("axonym.planner._search._search_space._MOST_CANDIDATES", 100)
-    weights = [make_shape(**{f"h{at}": 8, f"h{at + 1}": 8}) for at in range(9)]
-
-    def compute(weights, x):
-        for at, weight in enumerate(weights):
-            x = nym.dot(x, weight, axis=f"h{at}")
-        return x
-
-    with pytest.raises(ValueError, match=r"more than 100 candidates, .* axes h0, .*'compute': {'h0': None}"):
-        nym.planner.plan(compute, weights, make_shape(batch=8, h0=8), devices="cpu:8")
-
-
-def test_fixed_axes_leave_few_enough_candidates(monkeypatch):
+def test_too_many_candidates_are_refused_unless_axes_are_fixed(monkeypatch):
     """Of axes that never meet, those that are fixed in `compute` are stored sharded alike."""
     monkeypatch.setattr("axonym.planner._search._search_space._MOST_CANDIDATES", 100)
     names = [f"mlp{at}" for at in range(8)]
@@ -322,14 +326,10 @@ def test_fixed_axes_leave_few_enough_candidates(monkeypatch):
     def compute(weights, x):
         return sum(nym.sum(nym.dot(x, weight, axis="embed")).scalar() for weight in weights.values())
 
-    def plan(**fixed):
-        return nym.planner.plan(
-            compute, weights, make_shape(batch=8, embed=8), devices="cpu:8", fixed=fixed, budget=1e-9
-        )
-
-    with pytest.raises(ValueError, match=r"more than 100 candidates, .* axes embed, mlp0"):
-        plan()
-    found = plan(compute=dict.fromkeys(names))
+    arguments = compute, weights, make_shape(batch=8, embed=8)
+    with pytest.raises(ValueError, match=r"more than 100 candidates, .* axes embed, mlp0.*'compute': {'\w+': None}"):
+        screen(*arguments, devices="cpu:8")
+    found = screen(*arguments, devices="cpu:8", fixed={"compute": dict.fromkeys(names)})
     stored = {frozenset(name for name, over in one.candidate.parameters.items() if over) for one in found.evaluations}
     assert stored >= {frozenset(["batch", *names]), frozenset(["batch", "embed"])}
 
@@ -357,23 +357,18 @@ def test_arguments_are_planned_as_they_are():
 
 def test_axes_that_are_only_summed_are_divisible_too():
     odd = make_shape(embed=31, mlp=MLP), make_shape(batch=BATCH, embed=31)
-    fixed = {"mesh": {"data": 4}, "parameters": {"embed": "data"}}
-    with pytest.raises(
-        ValueError, match="axis 'embed' has size 31, which is not divisible by mesh axis 'data' of size"
-    ):
-        nym.planner.plan(multiply, *odd, devices="cpu:4", fixed=fixed)
-    found = nym.planner.plan(multiply, *odd, devices="cpu:4", budget=1e-9)
+    with refusal("axis 'embed' has size 31, which is not divisible by mesh axis 'data' of size"):
+        screen(multiply, *odd, fixed={"mesh": {"data": 4}, "parameters": {"embed": "data"}})
+    found = screen(multiply, *odd)
     assert found.evaluations and not any("embed" in one.candidate.parameters for one in found.evaluations)
 
 
 def test_a_mesh_axis_of_size_1_shards_nothing(make_plan):
-    assert [str(one.candidate) for one in make_plan(devices="cpu:1").evaluations] == [
-        "data 1; computed whole on each device"
-    ]
+    alone = make_plan(devices="cpu:1", budget=1e-9).evaluations
+    assert [str(one.candidate) for one in alone] == ["data 1; computed whole on each device"]
     found = make_plan(fixed={"mesh": {"data": 1, "model": 4}}, budget=1e-9)
-    assert {axis for one in found.evaluations for over in one.candidate.parameters.values() for axis in over} == {
-        "model"
-    }
+    stored = [one.candidate.parameters for one in found.evaluations]
+    assert {axis for parameters in stored for over in parameters.values() for axis in over} == {"model"}
 
 
 def test_a_plan_is_the_same_for_another_order_of_policies(make_plan):
@@ -393,27 +388,20 @@ def test_choices_that_were_not_compiled_have_their_best_candidate(make_plan, mon
 
 def test_the_best_candidate_runs_and_gives_the_same(make_plan):
     compute = {"batch": "data", "mlp": "model"}
-    found = make_plan(
-        fixed={"mesh": {"data": 2, "model": 2}, "compute": compute, "parameters": {**compute, "embed": "data"}}
-    )
+    fixed = {"mesh": {"data": 2, "model": 2}, "compute": compute, "parameters": {**compute, "embed": "data"}}
+    found = make_plan(fixed=fixed)
     assert found.fits and found.best.stage == "compiled" and found.model_flops == FLOPS
-    model = init_model(jax.random.key(0))
-    x = nym.random.normal(jax.random.key(1), nym.make_axes(batch=BATCH, pixel=PIXEL))
-    expected = train_step.__wrapped__(model, x)
+    model = jax.jit(init_model)(jax.random.key(0))
+    x = nym.named(jax.device_put(np.random.default_rng(0).normal(size=X.shape).astype("float32")), X.names)
+    expected = jax.jit(train_step.__wrapped__)(model, x)
     with jax.set_mesh(found.mesh(jax.devices()[:4])):
         actual = nym.fsdp(train_step.__wrapped__, found.parameters, found.compute)(model, x)
     for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_compiled_candidates_compute_as_long_as_memory_takes(make_plan):
-    found = make_plan(fixed={**DATA, "parameters": {"embed": "data"}})
-    (compiled,) = {one.time.compute for one in found.evaluations if one.stage == "compiled"}
-    assert compiled == found.screened.time.compute > 10 * FLOPS / 4 / get_hardware("cpu").bf16_flops
-
-
 def test_policies_and_options_are_searched(make_plan):
-    found = make_plan(policies={"full": True, "none": False}, fixed={**DATA, "parameters": {"embed": "data"}})
+    found = make_plan(policies={"full": True, "none": False}, fixed=STORED, budget=1e-9)
     seconds = {one.candidate.policy: one.time.compute for one in found.evaluations}
     assert seconds["full"] > seconds["none"] and found.policy == "none"
 
@@ -422,9 +410,7 @@ def test_policies_and_options_are_searched(make_plan):
             x = nym.dot(x, weight, axis="embed").rename({"mlp": "embed"})
         return x
 
-    found = nym.planner.plan(
-        scale, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, options={"times": (1, 2)}, budget=1e-9
-    )
+    found = screen(scale, SQUARE, EMBEDDED, fixed=DATA, options={"times": (1, 2)})
     assert {one.candidate.options["times"] for one in found.evaluations} == {1, 2}
     assert found.best.candidate.options == {"times": 1}
 
@@ -462,10 +448,7 @@ def test_parameters_are_gathered_in_few_bits_and_gradients_added_up_in_more(make
 
 def make_adam_step(optimizer):
     def adam_step(model, state, x):
-        def compute_loss(model):
-            return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
-
-        loss, gradients = jax.value_and_grad(compute_loss)(model)
+        loss, gradients = jax.value_and_grad(compute_loss)(model, x)
         updates, state = optimizer.update(gradients, state, model)
         return optax.apply_updates(model, updates), state, loss
 
@@ -473,7 +456,7 @@ def make_adam_step(optimizer):
 
 
 ADAM, ADAM_STATE = optax.adam(1e-3), eqx.filter_eval_shape(optax.adam(1e-3).init, make_model())
-plan_offloading = functools.partial(nym.planner.plan, fixed=DATA, offload_state=True)
+plan_offloading = functools.partial(nym.planner.plan, fixed=STORED, offload_state=True)
 
 
 def split_by_state(plan):
@@ -491,12 +474,9 @@ def test_the_optimizer_state_may_be_on_the_host(cache, tmp_path):
     assert str(on_host.candidate).endswith("; optimizer state on the host")
     assert [alternative.choice for alternative in plan.why("state").alternatives] == ["on the host"]
     assert nym.planner.read_plan(plan.to_json(tmp_path / "plan.json")) == plan
-    with pytest.raises(
-        ValueError,
-        match=r"with the optimizer state where it is; wrap all of its optimizer in `off",
-    ):
+    with refusal("with the optimizer state where it is; wrap all of its optimizer in `off"):
         plan_offloading(make_adam_step(ADAM), make_model(), ADAM_STATE, X, devices="cpu:4")
-    with pytest.raises(ValueError, match="no argument is optimizer state; pass that of Optax, or leave it out"):
+    with refusal("no argument is optimizer state; pass that of Optax, or leave it out"):
         plan_offloading(train_step, make_model(), X, devices="cpu:4")
 
 
@@ -531,13 +511,12 @@ def init_named_model(key):
     [
         (4_500_000, "save out, hidden", "nym.ScanCheckpointPolicy(save_block_internals=['out', 'hidden'])"),
         (3_500_000, "save out", "nym.ScanCheckpointPolicy(save_block_internals=['out'])"),
-        (2_800_000, "layers", "True"),
+        pytest.param(2_800_000, "layers", "True", marks=pytest.mark.thorough),
         (2**30, "none", "False"),
     ],
 )
-def test_values_with_names_are_saved_as_far_as_memory_is_left(cache, monkeypatch, available, policy, note):
-    small = dataclasses.replace(get_hardware("cpu"), hbm_available=available)
-    monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
+def test_values_with_names_are_saved_as_far_as_memory_is_left(cache, limit_memory, available, policy, note):
+    limit_memory(available)
     model = eqx.filter_eval_shape(init_named_model, jax.random.key(0))
     fixed = {**DATA, "parameters": dict.fromkeys(("embed", "mlp", "pixel"))}
     x = make_shape(batch=4096, pixel=PIXEL)
@@ -571,95 +550,68 @@ class WideBlock(eqx.Module):
 
 
 @pytest.mark.parametrize(("available", "first"), [(30_000_000, "middle"), (2**30, "wide")])
-def test_a_value_that_does_not_fit_is_saved_last(monkeypatch, available, first):
-    small = dataclasses.replace(get_hardware("cpu"), hbm_available=available)
-    monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
+def test_a_value_that_does_not_fit_is_saved_last(limit_memory, available, first):
+    limit_memory(available)
     blocks = Stacked.init(nym.Axis("layers", LAYERS), WideBlock)
     model = eqx.filter_eval_shape(lambda key: blocks(key=jax.random.split(key, LAYERS)), jax.random.key(0))
 
     def step(model, x):
         return jax.grad(lambda model: nym.mean(nym.square(model.fold(x))).array)(model)
 
-    x = make_shape(batch=4096, embed=EMBED)
-    plan = nym.planner.plan(step, model, x, devices="cpu:4", policies="auto", fixed=DATA, budget=1e-9)
+    plan = screen(step, model, make_shape(batch=4096, embed=EMBED), policies="auto", fixed=DATA)
     policies = {evaluation.candidate.policy for evaluation in plan.evaluations}
     assert policies & {"save middle", "save wide"} == {f"save {first}"}
 
 
 def test_names_that_save_no_operations_are_not_saved():
-    model = eqx.filter_eval_shape(init_model, jax.random.key(0))
-    found = nym.planner.plan(train_step, model, X, devices="cpu:4", policies="auto", fixed=DATA, budget=1e-9)
+    found = screen(train_step, make_model(), X, policies="auto", fixed=DATA)
     assert {one.candidate.policy for one in found.evaluations} == {"none", "layers", "offload"}
 
 
 def test_sizes_of_the_data_are_ranked_by_the_time_of_a_sample(make_plan, tmp_path):
-    found = make_plan(sizes={"batch": (64, 128)}, fixed={**DATA, "parameters": {"embed": "data"}})
+    found = make_plan(sizes={"batch": (64, 128)}, fixed=STORED)
     seconds = {one.candidate.sizes["batch"]: one.time.total for one in found.evaluations}
     assert seconds[64] < seconds[128] < 2 * seconds[64]  # parameters are read and gathered once a step
     assert found.sizes == {"batch": 128} and found.fits and found.model_flops == 2 * FLOPS
     assert found.mfu(1) > found.mfu(2) == pytest.approx(FLOPS / seconds[64] / 4 / get_hardware("cpu").bf16_flops)
     assert "batch of 128" in str(found)
     assert nym.planner.read_plan(found.to_json(tmp_path / "plan.json")) == found
-    alone = make_plan(fixed={**DATA, "parameters": {"embed": "data"}})
+    alone = make_plan(fixed=STORED)
     assert {one.time.total for one in alone.evaluations} == {seconds[64]}
+    (compiled,) = {one.time.compute for one in alone.evaluations if one.stage == "compiled"}  # as long as memory takes
+    assert compiled == alone.screened.time.compute > 10 * FLOPS / 4 / get_hardware("cpu").bf16_flops
     reason = found.why("batch=64")
     assert reason.choice == "128 over data" and [one.choice for one in reason.alternatives] == ["64 over data"]
     assert reason.alternatives[0].seconds == pytest.approx(2 * seconds[64] - seconds[128])
     assert "for as many samples as the best candidate has" in str(reason)
 
 
-def test_sizes_with_which_a_step_fails_are_left_out():
-    def step(model, x):
-        def compute_loss(model, x):
-            return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
+def test_a_batch_in_microbatches_is_sharded_with_sizes_that_are_divisible():
+    def step(model, x, *, microbatches=4):
+        return nym.microbatch(jax.value_and_grad(compute_loss), "batch", microbatches)(model, x)
 
-        return nym.microbatch(jax.value_and_grad(compute_loss), "batch", 4)(model, x)
-
-    sizes = {"batch": (10, 16)}
-    found = nym.planner.plan(step, make_model(), X, devices="cpu:2", sizes=sizes, budget=1e-9)
+    for counts in ((2, 1, 3), (1, 2)):
+        found = screen(step, make_model(), X, devices="cpu:8", options={"microbatches": counts})
+        sharded = [one.candidate.options for one in found.evaluations if "batch" in one.candidate.compute]
+        assert {options["microbatches"] for options in sharded} == {1, 2}
+        assert not found.fits and "give a longer `budget`" in str(found)
+        assert ("has size 64, which is not divisible by 3 microbatches" in str(found.pruned)) is (3 in counts)
+    found = screen(step, make_model(), X, devices="cpu:2", sizes={"batch": (10, 16)})
     assert {one.candidate.sizes["batch"] for one in found.evaluations} == {16}
     assert "batch=10: axis 'batch' has size 10, which is not divisible by 4 microbatches" in str(found.pruned)
 
 
-def test_a_plan_is_the_same_with_other_hash_seeds(cache, tmp_path):
+def test_a_plan_is_the_same_with_another_hash_seed():
     program = f"""
 import sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
-from test_plan_search import DATA, X, make_model, nym, train_step
-plan = nym.planner.plan(train_step, make_model(), X, devices="cpu:4", cache={str(cache)!r}, fixed=DATA)
-print(plan.evaluations)
-print(nym.planner.plan(train_step, make_model(), X, devices="cpu:8", budget=1e-9).evaluations)
+from test_plan_search import X, make_model, screen, train_step
+print(screen(train_step, make_model(), X, devices="cpu:8").evaluations)
 """
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert outputs[0] == outputs[1] and outputs[0].count("Evaluation(") > 10
-
-
-def test_a_batch_in_microbatches_is_sharded():
-    def step(model, x, *, microbatches):
-        def compute_loss(model, x):
-            return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
-
-        return nym.microbatch(jax.value_and_grad(compute_loss), "batch", microbatches)(model, x)
-
-    for counts in ((2, 1, 3), (1, 2)):
-        options = {"microbatches": counts}
-        found = nym.planner.plan(step, make_model(), X, devices="cpu:8", options=options, budget=1e-9)
-        sharded = {
-            one.candidate.options["microbatches"] for one in found.evaluations if "batch" in one.candidate.compute
-        }
-        assert sharded == {1, 2} and not found.fits and "give a longer `budget`" in str(found)
-    assert "has size 64, which is not divisible by 3 microbatches" in str(
-        nym.planner.plan(step, make_model(), X, devices="cpu:8", options={"microbatches": (1, 3)}, budget=1e-9).pruned
-    )
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    output = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+    evaluations = screen(train_step, make_model(), X, devices="cpu:8").evaluations
+    assert output == f"{evaluations}\n" and len(evaluations) > 5
 
 
 def test_memory_that_loops_collect_is_counted_for_each_array():
@@ -667,13 +619,31 @@ def test_memory_that_loops_collect_is_counted_for_each_array():
         model = make_model()
         model["blocks"] = dataclasses.replace(model["blocks"], gradient_checkpointing=policy)
         program = trace_named_program(train_step.__wrapped__, (model, X))
-        candidate = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"batch": ("data",)})
         assert sum(program.saved.values()) >= 4  # gradients of four arrays, and what is saved
-        return count_saved_bytes(program, candidate)
+        return count_saved_bytes(program, BY_BATCH)
 
     kept = 4 * LAYERS * BATCH // 8 * (EMBED + 2 * MLP)  # at most, beside the input of a layer
     assert 0 < estimate(False) - estimate(True) <= kept
     assert estimate(True) - estimate("offload") == 4 * LAYERS * BATCH // 8 * EMBED  # inputs of layers
+
+
+@functools.cache
+def trace_mixture(policy, capacity):
+    Embed, Mlp, Experts = nym.make_axes(embed=EMBED, mlp=MLP, experts=4)
+    options = {"capacity_factor": capacity, "capacity_axis": None if capacity is None else "pos"}
+
+    class Mixture(nym.nn.MixtureOfExperts):
+        def __call__(self, x):
+            return x + super().__call__(x)[0]
+
+    def make_block(*, key):
+        return Mixture(**vars(nym.nn.MixtureOfExperts.init(Embed, Mlp, Experts, 2, key=key, **options)))
+
+    saved = policy is True or nym.ScanCheckpointPolicy(save_block_internals=[policy])
+    make = Stacked.init(nym.Axis("layers", LAYERS), make_block, gradient_checkpointing=saved)
+    stack = eqx.filter_eval_shape(make, key=jax.ShapeDtypeStruct((LAYERS, 2), "uint32"))
+    gradient = jax.grad(lambda stack, x: nym.mean(stack.fold(x)).array)
+    return trace_named_program(gradient, (stack, make_shape(batch=BATCH, pos=PIXEL, embed=EMBED)))
 
 
 DOWN = 4 * LAYERS * 2 * BATCH * PIXEL * EMBED  # bytes of `down` for all choices
@@ -691,38 +661,24 @@ GATE = DOWN * MLP // EMBED
     ],
 )
 def test_products_of_experts_are_saved_where_their_tokens_are(mesh, compute, capacity, down, gate):
-    Embed, Mlp, Experts = nym.make_axes(embed=EMBED, mlp=MLP, experts=4)
-    axis = None if capacity is None else "pos"
-
-    class Mixture(nym.nn.MixtureOfExperts):
-        def __call__(self, x):
-            return x + super().__call__(x)[0]
-
-    def make_block(*, key):
-        options = {"capacity_factor": capacity, "capacity_axis": axis}
-        return Mixture(**vars(nym.nn.MixtureOfExperts.init(Embed, Mlp, Experts, 2, key=key, **options)))
+    candidate = nym.planner.Candidate(mesh, {name: (axis,) for name, axis in compute.items()}, {})
 
     def count_saved(policy):
-        make = Stacked.init(nym.Axis("layers", LAYERS), make_block, gradient_checkpointing=policy)
-        stack = eqx.filter_eval_shape(make, key=jax.ShapeDtypeStruct((LAYERS, 2), "uint32"))
-        gradient = jax.grad(lambda stack, x: nym.mean(stack.fold(x)).array)
-        program = trace_named_program(gradient, (stack, make_shape(batch=BATCH, pos=PIXEL, embed=EMBED)))
+        program = trace_mixture(policy, capacity)
         assert {*program.checkpoint_names} == {"gate", "up", "down"}
-        mapping = {name: (axis,) for name, axis in compute.items()}
-        return count_saved_bytes(program, nym.planner.Candidate(mesh, mapping, {}))
+        return count_saved_bytes(program, candidate)
 
-    for name, size in {"down": down, "gate": gate}.items():
-        assert count_saved(nym.ScanCheckpointPolicy(save_block_internals=[name])) - count_saved(True) == size
+    assert count_saved("down") - count_saved(True) == down
+    assert count_saved("gate") - count_saved(True) == gate
 
 
 def test_what_is_sent_to_the_host_takes_the_time_of_the_memory():
     model = make_model()
-    candidate = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"batch": ("data",)})
     seconds = []
     for policy in (True, "offload"):
         model["blocks"] = dataclasses.replace(model["blocks"], gradient_checkpointing=policy)
         _, screening = make_screening("v5e:2x4", train_step.__wrapped__, model, X)
-        seconds.append(screening.screen(candidate).estimate.time.compute)
+        seconds.append(screening.screen(BY_BATCH).estimate.time.compute)
     carries = 4 * LAYERS * BATCH // 8 * EMBED
     assert seconds[1] - seconds[0] == pytest.approx(2 * carries / get_hardware("v5e").hbm_bandwidth)
 
@@ -737,20 +693,28 @@ def test_a_mesh_that_is_fixed_keeps_the_roles_of_its_axes(make_plan):
 
 def test_other_decorators_of_a_step_stay():
     step = nym.named_jit(jax.value_and_grad(lambda weight, x: nym.mean(multiply(weight, x)).array))
-    found = nym.planner.plan(step, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=1e-9)
-    assert found.model_flops == 2 * 2 * BATCH * EMBED * EMBED
+    assert screen(step, SQUARE, EMBEDDED, fixed=DATA).model_flops == 2 * 2 * BATCH * EMBED * EMBED
 
 
-def test_tokens_are_whole_numbers_with_axes_of_the_data():
+def test_tokens_are_whole_numbers_and_other_data_are_samples():
     def step(weight, count, tokens):
         return nym.sum(nym.take(weight, "vocab", tokens)).array + count
 
     for axes in ({"vocab": BATCH, "embed": EMBED}, {"vocab": BATCH, "pos": 4}):  # parameters may have positions, too
         arguments = make_shape(**axes), make_shape("int32"), make_shape("int32", batch=BATCH, pos=4)
-        found = nym.planner.plan(step, *arguments, devices="cpu:4", fixed={"mesh": {"data": 4}}, budget=1e-9)
+        found = screen(step, *arguments, fixed={"mesh": {"data": 4}})
         assert (found.tokens, found.samples) == (4 * BATCH, BATCH) and "tokens/s" in str(found)
-    found = nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=1e-9)
-    assert (found.tokens, found.samples) == (0, BATCH)
+
+    def classify(weight, images, labels):
+        logits = nym.dot(images.astype("float32"), weight, axis=("channel", "height", "width"))
+        return nym.mean(nym.nn.cross_entropy_loss(logits, "label", labels)).array
+
+    image, labels = {"channel": 3, "height": 8, "width": 8}, make_shape("int32", batch=BATCH)
+    images = make_shape("uint8", batch=BATCH, **image)
+    for arguments in ((multiply, SQUARE, EMBEDDED), (classify, make_shape(**image, label=10), images, labels)):
+        found = screen(*arguments, fixed=DATA)
+        assert (found.tokens, found.samples) == (0, BATCH)
+        assert found.samples_per_second() == BATCH / found.best.time.total and "  samples/s  " in str(found)
 
 
 def test_a_step_with_frozen_parameters_is_planned(cache):
@@ -761,23 +725,22 @@ def test_a_step_with_frozen_parameters_is_planned(cache):
         weights = eqx.combine(trained, frozen)
         return nym.mean(nym.dot(nym.dot(x, weights["embed"], axis="pixel"), weights["head"], axis="embed")).array
 
-    plan = nym.planner.plan(step, trained, frozen, X, devices="cpu:4", fixed=DATA, cache=cache)
+    plan = nym.planner.plan(step, trained, frozen, X, devices="cpu:4", fixed=STORED, cache=cache)
     assert plan.fits and plan.samples == BATCH
 
 
-def test_policies_with_which_a_step_cannot_be_traced_are_noted(cache):
+def test_policies_with_which_a_step_cannot_be_traced_are_noted():
     trained, rest = eqx.partition(make_model(), {"first": False, "blocks": True})
 
     def step(trained, x):
-        def compute_loss(trained):
-            model = eqx.combine(trained, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), rest))
-            return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
+        def compute_trained_loss(trained):
+            zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), rest)
+            return compute_loss(eqx.combine(trained, zeros), x)
 
-        return jax.grad(compute_loss)(trained)
+        return jax.grad(compute_trained_loss)(trained)
 
-    policies = {"none": False, "layers": True}
-    plan = nym.planner.plan(step, trained, X, devices="cpu:4", fixed=DATA, policies=policies, cache=cache)
-    assert plan.policy == "none"
+    plan = screen(step, trained, X, fixed=DATA, policies={"none": False, "layers": True})
+    assert {one.candidate.policy for one in plan.evaluations} == {"none"}
     [note] = [note for note in plan.notes if note.startswith("policy 'layers' was not tried, since the step cannot be")]
     assert note.endswith("so pass the whole model as its first argument")
 
@@ -808,18 +771,6 @@ def test_candidates_that_jax_cannot_trace_are_left_out(cache):
     problems = [evaluation.problem for evaluation in plan.evaluations if evaluation.candidate.layers]
     assert len(problems) == 2 and all("reshape is not supported" in problem for problem in problems)
     assert any(note.startswith("other stages of 'layers' were left out, since two failed") for note in plan.notes)
-
-
-def test_images_are_counted_as_samples():
-    def step(weight, images, labels):
-        logits = nym.dot(images.astype("float32"), weight, axis=("channel", "height", "width"))
-        return nym.mean(nym.nn.cross_entropy_loss(logits, "label", labels)).array
-
-    weight = make_shape(channel=3, height=8, width=8, label=10)
-    images, labels = make_shape("uint8", batch=BATCH, channel=3, height=8, width=8), make_shape("int32", batch=BATCH)
-    found = nym.planner.plan(step, weight, images, labels, devices="cpu:4", fixed=DATA, budget=1e-9)
-    assert (found.tokens, found.samples) == (0, BATCH)
-    assert found.samples_per_second() == BATCH / found.best.time.total and "  samples/s  " in str(found)
 
 
 @pytest.fixture
@@ -858,13 +809,6 @@ def test_the_mapping_of_the_caller_does_not_count(make_plan):
     assert found.fits and not any(one.problem for one in found.evaluations)
 
 
-def test_an_interrupted_search_returns_what_it_knows(make_plan, fail_at):
-    fail_at({2: KeyboardInterrupt()})
-    found = make_plan(fixed=DATA)
-    assert [one.stage for one in found.evaluations].count("compiled") == 1 and found.stopped_by == "interrupt"
-    assert found.notes == ("interrupted: candidates that were not compiled until then are only screened",)
-
-
 def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, fail_at):
     late = TimeoutError("compiling for 'cpu:4' took longer than 3600 seconds; raise `timeout`")
     fail_at({2: late, 3: OSError("the disk is full: free some of it")})
@@ -883,31 +827,24 @@ def test_published_flags_that_were_not_tried_are_not_listed(make_plan, monkeypat
 
 
 @pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")
-def test_best_candidates_for_tpus_are_timed_and_cached(tmp_path):
-    fixed = {"mesh": {"data": 8}, "compute": {"batch": "data"}}
-    plan = functools.partial(nym.planner.plan, train_step, make_model(), X, fixed=fixed, cache=tmp_path)
-    found = plan(devices="v5e:2x4")
-    assert [one.stage for one in found.evaluations[:2]] == ["timed", "compiled"]  # which should take as long
+def test_best_candidates_for_tpus_are_timed_and_cached(make_plan):
+    plan = functools.partial(make_plan, devices="v5e:2x4", fixed={**STORED, "mesh": {"data": 8}})
+    found = plan()
+    assert [one.stage for one in found.evaluations] == ["timed"]
     assert found.best.time.source == "cycles" and found.best.time.timelines
-    again = plan(devices="v5e:2x4")
+    again = plan()
     assert dataclasses.replace(again, seconds=found.seconds) == found
-
-
-def test_a_candidate_that_cannot_be_compiled_has_its_problem(make_plan, fail_at):
-    fail_at({1: RuntimeError("the compiler for 'cpu:4' was killed by SIGKILL before it had a result")})
-    found = make_plan(fixed=DATA)
-    assert "SIGKILL" in found.evaluations[-1].problem and not found.best.problem and found.fits
-    assert "1 could not be compiled" in str(found) and "The first that could not be compiled: the compiler" in str(
-        found
-    )
 
 
 def test_a_candidate_that_cannot_be_compiled_is_replaced_by_the_next(make_plan, fail_at, monkeypatch):
     monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 2)
-    fail_at({1: RuntimeError("the compiler was killed")})
+    killed = RuntimeError("the compiler for 'cpu:4' was killed by SIGKILL before it had a result")
+    fail_at({1: killed})
     found = make_plan(fixed=DATA)
-    assert [one.stage for one in found.evaluations].count("compiled") == 3 and found.evaluations[-1].problem
-    fail_at({1: RuntimeError("the compiler was killed"), 2: RuntimeError("again")})
+    assert [one.stage for one in found.evaluations].count("compiled") == 3 and found.fits and not found.best.problem
+    assert "SIGKILL" in found.evaluations[-1].problem and "1 could not be compiled" in str(found)
+    assert "The first that could not be compiled: the compiler" in str(found)
+    fail_at({1: killed, 2: RuntimeError("again")})
     assert [bool(one.problem) for one in make_plan(fixed=DATA).evaluations] == [False, True, True]
 
 
@@ -915,41 +852,36 @@ def test_options_whose_values_print_alike_are_told_apart():
     def step(weight, x, *, scale):
         return multiply(weight, x) * (2 if scale is None else 3)
 
-    found = nym.planner.plan(
-        step, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, options={"scale": (None, "None")}, budget=1e-9
-    )
+    found = screen(step, SQUARE, EMBEDDED, fixed=DATA, options={"scale": (None, "None")})
     assert {repr(one.candidate.options["scale"]) for one in found.evaluations} == {"None", "'None'"}
 
 
 def test_nothing_compiles_is_the_error_of_the_compiler(make_plan):
-    with pytest.raises(ValueError, match=r"refuses an option \(given are 'xla_no_such_option'"):
-        make_plan(fixed={**DATA, "parameters": {"embed": "data"}}, compiler_options={"xla_no_such_option": 1})
+    with refusal("refuses an option (given are 'xla_no_such_option'"):
+        make_plan(fixed=STORED, compiler_options={"xla_no_such_option": 1})
 
 
-def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
+def test_without_a_fit_the_plan_says_what_would_fit(make_plan, limit_memory, monkeypatch):
     largest = 220_000  # bytes; the step takes 258,716 on four devices, 238,748 with half of the batch
-    small = dataclasses.replace(get_hardware("cpu"), hbm_available=largest)
-    monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
-    monkeypatch.setattr("axonym.planner._search._nearest_fits._MOST_HALVED", 1)  # smaller batches do not fit either
-    found = make_plan(fixed={**DATA, "parameters": {"embed": "data"}})
+    limit_memory(largest)
+    monkeypatch.setattr(nearest_fits, "_MOST_HALVED", 1)  # smaller batches do not fit either
+    found = make_plan(fixed=STORED)
     assert not found.fits and found.shortfall == found.best.bytes - largest > 0
     assert any(note.startswith("it would fit on 'cpu:") for note in found.notes), found.notes
+    monkeypatch.setattr(nearest_fits, "_CHANGES", {})
     alone = make_plan(devices="cpu:1")
     assert not alone.fits and alone.notes[-1] == "one device cannot shard it; plan for more, such as 'cpu:2'"
 
 
-def test_what_would_fit_has_sizes_that_the_mesh_divides(cache, monkeypatch):
+def test_what_would_fit_has_sizes_that_the_mesh_divides(cache, limit_memory, monkeypatch):
     """Also where the batch has one sample for each device, and can be neither halved nor divided further."""
-    small = dataclasses.replace(get_hardware("cpu"), hbm_available=215_000)  # of 238,044 on four devices
-    monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
+    limit_memory(215_000)  # of 238,044 on four devices
     monkeypatch.delitem(nearest_fits._CHANGES, "another policy")
     x = make_shape(batch=4, pixel=PIXEL)
-    fixed = {"mesh": {"data": 4}, "compute": {"batch": "data"}, "parameters": {"embed": "data"}}
-    found = nym.planner.plan(train_step, make_model(), x, devices="cpu:4", fixed=fixed, cache=cache)
+    found = nym.planner.plan(train_step, make_model(), x, devices="cpu:4", fixed=STORED, cache=cache)
     assert not found.fits and not any("divisible" in note for note in found.notes)
-    assert any(
-        re.match(r"it would fit on 'cpu:8' with `data` of size 8 and `batch` of size 8, ", note) for note in found.notes
-    ), found.notes
+    larger = "it would fit on 'cpu:8' with `data` of size 8 and `batch` of size 8, "
+    assert any(note.startswith(larger) for note in found.notes), found.notes
 
 
 @pytest.mark.parametrize(
@@ -977,13 +909,10 @@ def test_what_would_fit_has_sizes_that_the_mesh_divides(cache, monkeypatch):
         ({"fixed": {"mesh": {"data": -1}}}, ValueError, "has -1 devices, .*, with sizes of 1 or more"),
         ({"budget": -3}, ValueError, "`budget` is above 0 seconds, or None for no limit; it was -3"),
         ({"budget": math.nan}, ValueError, "it was nan"),
-        ({"devices": "v5e-8"}, ValueError, "'v5e-8' does not describe a machine: v5e takes chips along each dimension"),
         ({"devices": jax.devices()}, TypeError, "`devices` is a description such as .* not a sequence of .*Device"),
         ({"fixed": {"compute": {"mlp": 4}}}, TypeError, "`fixed` has 4 for 'mlp'; give a mesh axis"),
-        ({"fixed": {"mesj": {"data": 4}}}, ValueError, "`fixed` has no 'mesj'; did you mean 'mesh'"),
         ({"fixed": {3: {}}}, ValueError, "`fixed` has no 3; it takes mesh, compute, parameters, microbatches"),
         ({"fixed": {"mesh": {3: 4}}}, TypeError, "`fixed` has the mesh {3: 4}; names of mesh axes are strings"),
-        ({"fixed": {"mesh": {"data": "4"}}}, TypeError, "are strings, and their sizes are integers"),
         ({"budget": "60"}, TypeError, "`budget` is a number of seconds"),
         ({"top": "3"}, TypeError, "`top` is how many plans to print"),
         ({"devices": [3]}, TypeError, r"`devices` is a description such as 'v5e:16x16'.*not a sequence of int"),
@@ -1007,7 +936,7 @@ def test_wrong_arguments_are_said(make_plan, changes, error, message):
         make_plan(**changes)
 
 
-def test_the_plan_notes_what_it_does_with_a_step(make_plan):
+def test_the_plan_notes_what_it_does_with_a_step():
     stored = {"batch": "data", "embed": "data"}
     for fn, note in (
         (nym.fsdp(train_step.__wrapped__, stored, {}), "the mappings of the step are replaced by those of the plan"),
@@ -1015,71 +944,51 @@ def test_the_plan_notes_what_it_does_with_a_step(make_plan):
         (jax.jit(train_step.__wrapped__), "results take memory of their own; donation counts only for functions"),
         (nym.fsdp(train_step.__wrapped__, {}, {}), "the budget"),
     ):
-        found = nym.planner.plan(fn, make_model(), X, devices="cpu:4", fixed=DATA, budget=1e-9)
-        assert found.notes[0].startswith(note)
+        assert screen(fn, make_model(), X, fixed=DATA).notes[0].startswith(note)
     plain = jax.ShapeDtypeStruct((BATCH, EMBED), "float32")
-    found = nym.planner.plan(lambda w, x: x @ w.array, SQUARE, plain, devices="cpu:4", budget=1e-9)
+    found = screen(lambda w, x: x @ w.array, SQUARE, plain)
     assert "no argument but the first has axes of its own, so no batch is sharded" in found.notes[0]
-    found = nym.planner.plan(
-        lambda x, w: nym.take(w, "embed", x), make_shape("int32", batch=8), SQUARE, devices="cpu:4", budget=1e-9
-    )
+    found = screen(lambda x, w: nym.take(w, "embed", x), make_shape("int32", batch=8), SQUARE)
     assert "the first argument has no floating-point numbers" in found.notes[0]
 
 
 def test_errors_of_a_step_tell_how_it_is_traced():
     table, tokens = make_shape(vocab=64, embed=EMBED), jax.ShapeDtypeStruct((8, 16), "int32")
     with pytest.raises(Exception, match=r"without names among .* have the shapes \[8, 16\]; name their axes"):
-        nym.planner.plan(lambda w, x: w.array[x], table, tokens, devices="cpu:4")
+        screen(lambda w, x: w.array[x], table, tokens)
 
     def step(weight, x):
         with nym.axis_mapping({"batch": "data"}):
             return nym.shard(multiply(weight, x))
 
-    with pytest.raises(ValueError, match=r"leave out `axis_mapping`, `set_mesh` and specs of mesh axes inside"):
-        nym.planner.plan(step, SQUARE, EMBEDDED, devices="cpu:4")
-
-
-def test_errors_of_a_step_with_options_name_these():
-    with pytest.raises(
-        TypeError, match=r"(?s)argument 'scal'.*called the step with the `options` {'scal': 2}"
-    ) as caught:
-        nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", options={"scal": (2,)})
-    assert caught.value.__notes__
+    with refusal("leave out `axis_mapping`, `set_mesh` and specs of mesh axes inside"):
+        screen(step, SQUARE, EMBEDDED)
+    message = r"(?s)argument 'scal'.*called the step with the `options` {'scal': 2}"
+    with pytest.raises(TypeError, match=message) as refused:
+        screen(multiply, SQUARE, EMBEDDED, options={"scal": (2,)})
+    assert refused.value.__notes__
 
 
 def test_a_method_of_a_model_is_refused():
     block = eqx.filter_eval_shape(Block.init, key=jax.random.key(0))
     with pytest.raises(TypeError, match=r"`fn` is a method of a Block with named arrays, .*: `plan\(Block.__call__"):
-        nym.planner.plan(block.__call__, EMBEDDED, devices="cpu:4")
-    assert nym.planner.plan(Block.__call__, block, EMBEDDED, devices="cpu:4", budget=1e-9).parameters
+        screen(block.__call__, EMBEDDED)
+    assert screen(Block.__call__, block, EMBEDDED).parameters
 
 
 def test_parameters_may_be_stored_over_an_axis_that_computing_leaves():
     fixed = {"mesh": {"data": 2, "model": 2}, "compute": {"batch": "data"}, "parameters": {"embed": "model"}}
-    found = nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", fixed=fixed, budget=1e-9)
-    texts = [str(one.candidate) for one in found.evaluations]
+    texts = [str(one.candidate) for one in screen(multiply, SQUARE, EMBEDDED, fixed=fixed).evaluations]
     assert any(text.startswith("data 2 x model 2; batch over data; stored with embed over model") for text in texts)
 
 
-@pytest.mark.parametrize(
-    ("machine", "larger"),
-    [
-        ("v6e:1x1", "v6e:2x2"),
-        ("v5e:2x4", "v5e:4x4"),
-        ("v5e:4x4", "v5e:4x8"),
-        ("v5e:8x4", "v5e:8x8"),
-        ("v6e:16x16", "2 x v6e:16x16"),
-        ("v5p:2x2x1", "v5p:2x2x2"),
-        ("v5p:4x4x4", "v5p:4x4x8"),
-        ("v4:4x4x8", "v4:4x8x8"),
-        ("v5p:16x16x16", "2 x v5p:16x16x16"),
-        ("h100:1x1", "h100:2x1"),
-        ("h100:4x8", "h100:8x8"),
-        ("cpu:8", "cpu:16"),
-    ],
-)
-def test_the_next_larger_machine_is_one_that_clouds_have(machine, larger):
-    assert str(choose_larger_devices(nym.planner.described_devices(machine))[0].topology) == larger
+def test_the_next_larger_machine_is_one_that_clouds_have():
+    larger = {"v6e:1x1": "v6e:2x2", "v5e:2x4": "v5e:4x4", "v5e:4x4": "v5e:4x8", "v5e:8x4": "v5e:8x8"}
+    larger |= {"v6e:16x16": "2 x v6e:16x16", "v5p:16x16x16": "2 x v5p:16x16x16", "cpu:8": "cpu:16"}
+    larger |= {"v5p:2x2x1": "v5p:2x2x2", "v5p:4x4x4": "v5p:4x4x8", "v4:4x4x8": "v4:4x8x8"}
+    larger |= {"h100:1x1": "h100:2x1", "h100:4x8": "h100:8x8"}
+    machines = {name: choose_larger_devices(nym.planner.described_devices(name)) for name in larger}
+    assert {name: str(devices[0].topology) for name, devices in machines.items()} == larger
 
 
 def test_a_policy_is_that_of_layers_in_layers_too():
@@ -1110,9 +1019,9 @@ def test_a_policy_is_that_of_layers_in_layers_too():
 
 
 def test_a_step_without_layers_has_no_policies():
-    with pytest.raises(ValueError, match="no argument has a `Stacked` or a `BlockSeq`"):
-        nym.planner.plan(multiply, make_shape(embed=8, mlp=8), EMBEDDED, devices="cpu:4", policies={"full": True})
-    with pytest.raises(ValueError, match="no argument has named axes, so there is nothing to shard"):
-        nym.planner.plan(lambda x: x, jax.ShapeDtypeStruct((8,), "float32"), devices="cpu:4")
-    with pytest.raises(TypeError, match="`fn` is a function, not a int"):
-        nym.planner.plan(3, X, devices="cpu:4")
+    with refusal("no argument has a `Stacked` or a `BlockSeq`"):
+        screen(multiply, make_shape(embed=8, mlp=8), EMBEDDED, policies={"full": True})
+    with refusal("no argument has named axes, so there is nothing to shard"):
+        screen(lambda x: x, jax.ShapeDtypeStruct((8,), "float32"))
+    with refusal("`fn` is a function, not a int", TypeError):
+        screen(3, X)

@@ -1,6 +1,5 @@
 """`plan` for steps that serve a model: they decode with a cache of keys and values, or read prompts."""
 
-import collections
 import dataclasses
 import functools
 import os
@@ -13,9 +12,7 @@ import pytest
 import axonym as nym
 from axonym.nn import Embedding, KVCache, Linear, Stacked
 from axonym.planner._machine._hardware import get_hardware
-from axonym.planner._search._screening import Screening
-from axonym.planner._search._step_variants import list_variants
-from axonym.planner._step_time._link_model import LinkModel
+from tests.planner.test_plan_search import make_screening
 
 
 Vocab, Layers, Embed, Heads, HeadDim, Mlp = nym.make_axes(
@@ -82,22 +79,11 @@ READ = 2 * Embed.size * (Layers.size * (4 * Heads.size * HeadDim.size + 2 * Mlp.
 CACHE = 2 * 2 * Layers.size * BATCH * Heads.size * CONTEXT * HeadDim.size
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """The compiled programs of all workers of a run, of which each would otherwise compile the same ones."""
-    folder = tmp_path_factory.getbasetemp()
-    return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "planned"
-
-
 def test_decoding_takes_as_long_as_memory_needs_for_parameters_and_cache():
     """They are read once, and the cache is updated in place; of the embedding a few rows are read."""
-    [variant] = list_variants(
-        decode_step.__wrapped__, (make_model(), *make_inputs()), None, None, collections.Counter()
-    )
-    described, v5e = nym.planner.described_devices("v5e:2x4"), get_hardware("v5e")
-    screening = Screening(variant, v5e, lambda candidate: LinkModel(nym.create_mesh(candidate.mesh, devices=described)))
+    _, screening = make_screening("v5e:2x4", decode_step.__wrapped__, make_model(), *make_inputs())
     found = screening.screen(nym.planner.Candidate({"model": 8}, TENSOR, TENSOR)).estimate
-    least = (READ + CACHE) / 8 / v5e.hbm_bandwidth
+    least = (READ + CACHE) / 8 / get_hardware("v5e").hbm_bandwidth
     assert least < found.time.compute < 1.15 * least  # activations, too
     gathered = screening.screen(nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"embed": ("data",)})).estimate
     assert gathered.cost > 4 * found.cost and gathered.sent[("data",)] >= 7 * READ // 8

@@ -11,7 +11,6 @@ import axonym as nym
 from axonym.planner import (
     CompiledProgram,
     communication_report,
-    compile_for,
     described_devices,
     estimate_step_time,
     get_hardware,
@@ -20,6 +19,7 @@ from axonym.planner._program import _xla_text as xla
 from axonym.planner._program._hlo_program import HloProgram
 from axonym.planner._step_time._tpu_kernels import count_attention_flops
 
+from ..refusals import refusal
 from .programs import read_recorded as read_program
 from .step_programs import BATCH, SIZES, make_program, read_recorded
 
@@ -31,11 +31,25 @@ MODEL, DATA = ("model",), ("data",)
 GATHER = 3 / 4 * 2**22 / (2 * LINK)  # seconds of an all-gather of f32[1024,1024] in a square of four chips
 
 
-def make_hlo(*lines: str, before: str = "") -> CompiledProgram:
+def make_hlo(*lines: str, before: str = "", **options: Any) -> CompiledProgram:
     """Returns a program for v5e:2x4 with these instructions; `@` is a shape, and `cycles(n)` is what XLA estimates."""
     text = f"{before}\nENTRY %main (x: f32[256,1024]) -> f32[1024,1024] {{\n" + "\n".join(f"  {one}" for one in lines)
     text = re.sub(r"cycles\((\d+)\)", r'backend_config={"window_config":{"estimated_cycles":"\1"}}', text)
-    return make_program(text.replace("@", "f32[1024,1024]{1,0}") + "\n}\n", MESH)
+    return make_program(text.replace("@", "f32[1024,1024]{1,0}") + "\n}\n", MESH, **options)
+
+
+def test_kernels_without_figures_take_as_long_as_their_memory_or_what_their_authors_estimate():
+    line = '%scale = bf16[1024,1024] custom-call(%x), custom_call_target="tpu_custom_call", '
+    line += "operand_layout_constraints={bf16[1024,1024]{1,0}}"
+    costs = '"cost_estimate":{"flops":"FLOPS","transcendentals":"0","bytes_accessed":"819000000"}'
+    estimated = f"{line}, backend_config={{{costs}}}"
+    for kernel, seconds in (
+        (line, 2 * 2**21 / 819e9),
+        (estimated.replace("FLOPS", str(197 * 10**8)), 1e-3),
+        (estimated.replace("FLOPS", str(197 * 10**10)), 1e-2),
+    ):
+        time = estimate_step_time(make_hlo(kernel, "%a = @ add(%y, %y), cycles(15000)"))
+        assert time.compute == pytest.approx(seconds + 1e-5)
 
 
 def in_seconds(cycles: float) -> float:
@@ -195,22 +209,6 @@ def test_kernels_of_attention_are_counted_by_products(name, results, mask, produ
     assert estimate_step_time(program).attention == pytest.approx(flops / (0.5 * 197e12))
 
 
-def test_another_kernel_takes_as_long_as_its_memory():
-    line = '%scale = bf16[1024,1024] custom-call(%x), custom_call_target="tpu_custom_call", '
-    line += "operand_layout_constraints={bf16[1024,1024]{1,0}}"
-    time = estimate_step_time(make_hlo(line, "%a = @ add(%y, %y), cycles(15000)"))
-    assert time.compute == pytest.approx(2 * 2**21 / 819e9 + 1e-5)
-
-
-def test_another_kernel_takes_what_its_author_estimates():
-    line = '%scale = bf16[1024,1024] custom-call(%x), custom_call_target="tpu_custom_call", '
-    costs = '"cost_estimate":{"flops":"FLOPS","transcendentals":"0","bytes_accessed":"819000000"}'
-    line += f"operand_layout_constraints={{bf16[1024,1024]{{1,0}}}}, backend_config={{{costs}}}"
-    for flops, seconds in ((197 * 10**8, 1e-3), (197 * 10**10, 1e-2)):
-        time = estimate_step_time(make_hlo(line.replace("FLOPS", str(flops)), "%a = @ add(%y, %y), cycles(15000)"))
-        assert time.compute == pytest.approx(seconds + 1e-5)
-
-
 def multiply_groups(tiles: str, x: str, other: str, result: str, scope: str = "") -> str:
     """Returns the kernel of a `ragged_dot` with tiles of these sizes."""
     return (
@@ -256,7 +254,6 @@ def test_products_of_experts_take_as_long_as_their_tiles(kernel, flops, moved):
     ("dispatch", "mapping", "expected"),
     [
         ("gather", {"batch": "data", "experts": "model"}, ("256", "1024")),
-        ("gather", {"batch": MODEL, "experts": MODEL}, ("512", "2048")),
         ("ragged_all_to_all", {"batch": MODEL, "experts": MODEL}, ("512", "2048")),
         ("gather", {"batch": "data"}, ("1024", "1024")),
     ],
@@ -290,13 +287,13 @@ def test_step_for_tpus_has_each_part():
     assert time.source == "cycles"
 
 
-def make_gpu_program(*lines: str, before: str = "", devices: str = "h100:1x8", options: Any = None) -> CompiledProgram:
+def make_gpu_program(
+    *lines: str, before: str = "", devices: str = "h100:1x8", mesh: Any = (("data", 8),), options: Any = None
+) -> CompiledProgram:
     """Returns a program for eight GPUs of a host with these instructions."""
-    mesh = nym.create_mesh({"data": 8}, devices=described_devices(devices))
-    text = f"{before}\nENTRY %main (x: bf16[8192,4096]) -> bf16[8192,4096] {{\n" + "\n".join(
-        f"  {one}" for one in lines
-    )
-    return make_program(text + "\n}\n", mesh, options=options)
+    body = "\n".join(f"  {line}" for line in lines)
+    text = f"{before}\nENTRY %main (x: bf16[8192,4096]) -> bf16[8192,4096] {{\n{body}\n}}\n"
+    return make_program(text, nym.create_mesh(dict(mesh), devices=described_devices(devices)), options=options)
 
 
 def multiply(rows: int, columns: int, contracted: int, batch: int = 1, dtype: str = "bf16") -> tuple[str, ...]:
@@ -317,14 +314,12 @@ def multiply(rows: int, columns: int, contracted: int, batch: int = 1, dtype: st
     [
         (4096, 2048, 4096, 1, 764),
         (4096, 4096, 1024, 1, 681),
-        (512, 4096, 4096, 1, 653),
         (2048, 2048, 1024, 1, 492),
         (1024, 1024, 1024, 1, 247),
         (256, 2048, 4096, 1, 288),
         (1024, 256, 512, 1, 42),
         (4096, 4096, 256, 4, 505),
         (512, 512, 2048, 2, 232),
-        (8192, 4096, 4096, 1, 714),
         (8192, 14336, 4096, 1, 783),
     ],
 )
@@ -384,11 +379,9 @@ UPDATE = """
         (("%a = f32[1024,1024] parameter(0)", "%b = f32[1024,1024] add(%a, %a)"), 2**20 * (4 + 4)),
         (
             (
-                *(
-                    "%p = f32[4,1024,1024] parameter(0)",
-                    "%q = bf16[4,1024,1024] parameter(1)",
-                    "%i = s32[] parameter(2)",
-                ),
+                "%p = f32[4,1024,1024] parameter(0)",
+                "%q = bf16[4,1024,1024] parameter(1)",
+                "%i = s32[] parameter(2)",
                 "%u = f32[4,1024,1024] fusion(%p, %q, %i), kind=kLoop, calls=%fused",
             ),
             2**20 * (2 + 4) + 4,  # a slice is read, and an update written
@@ -421,7 +414,6 @@ def test_kernels_compute_more_slowly_beside_a_collective():
 
 
 def test_gpus_send_one_collective_at_a_time():
-    mesh = nym.create_mesh({"data": 4, "model": 2}, devices=described_devices("h100:1x8"))
     across, along = "{{0,2,4,6},{1,3,5,7}}", "{{0,1},{2,3},{4,5},{6,7}}"
     lines = [
         "%x = bf16[1024,65536] parameter(0)",
@@ -430,10 +422,10 @@ def test_gpus_send_one_collective_at_a_time():
         "%d = bf16[4096,65536] all-gather-done(%g)",
         "%e = bf16[2048,65536] all-gather-done(%h)",
     ]
-    text = "ENTRY %main (x: bf16[8]) -> bf16[8] {\n" + "\n".join(f"  {line}" for line in lines) + "\n}\n"
-    in_turn = estimate_step_time(make_program(text, mesh))
+    mesh = {"data": 4, "model": 2}
+    in_turn = estimate_step_time(make_gpu_program(*lines, mesh=mesh))
     option = {"xla_gpu_experimental_parallel_collective_overlap_limit": 4}
-    at_once = estimate_step_time(make_program(text, mesh, options=option))
+    at_once = estimate_step_time(make_gpu_program(*lines, mesh=mesh, options=option))
     assert set(in_turn.waiting) == {DATA, MODEL}
     assert at_once.total == pytest.approx(in_turn.waiting[DATA])
 
@@ -467,7 +459,6 @@ RECOMPUTED = BACKWARD.replace("body", "body/rematted_computation")
     ("path", "length", "head_dim", "is_masked", "products", "speed"),
     [
         (ATTENTION, 4096, 128, True, 1, 518),
-        (ATTENTION, 16384, 128, True, 1, 539),
         (ATTENTION, 32768, 128, True, 1, 539),
         (ATTENTION, 4096, 64, True, 1, 363),
         (ATTENTION, 4096, 256, True, 1, 483),
@@ -528,21 +519,17 @@ def test_blocks_of_attention_count_as_the_whole(turns, mask):
 def test_slices_wait_for_the_data_center_network():
     program = read_recorded("slices")
     time = estimate_step_time(program, flops=0.0)
-    sent = re.findall(r"%(send[\w.]*) = \((\w+)\[([\d,]*)\]", program.text)
-    assert len(sent) > 8
-    hlo, found = HloProgram(program.text), 0
-    for one in hlo.instructions:
-        if one.opcode == "send":
-            found += hlo.count_runs(one.computation) * one.results[0].bytes  # an all-reduce of two sends all of it
-    assert time.waiting[("replica",)] == pytest.approx(found / 3.125e9, rel=1e-6)
+    hlo = HloProgram(program.text)
+    sends = [one for one in hlo.instructions if one.opcode == "send"]
+    assert len(sends) > 8
+    sent = sum(hlo.count_runs(one.computation) * one.results[0].bytes for one in sends)  # all of it, in a sum of two
+    assert time.waiting[("replica",)] == pytest.approx(sent / 3.125e9, rel=1e-6)
     assert set(time.waiting) == {("replica",), ("data",)}
 
 
 def test_stopped_program_takes_the_operations_that_are_given():
-    text = make_hlo(
-        START, "%a = @ add(%y, %y)", DONE, "%r = @ all-reduce(%d), replica_groups={{0,1,2,3},{4,5,6,7}}"
-    ).text
-    program = make_program(text, MESH, is_stopped=True)
+    lines = START, "%a = @ add(%y, %y)", DONE, "%r = @ all-reduce(%d), replica_groups={{0,1,2,3},{4,5,6,7}}"
+    program = make_hlo(*lines, is_stopped=True)
     reduce = 2 * GATHER
     short = estimate_step_time(program, flops=197e12 * GATHER / 2)
     assert short.compute == pytest.approx(GATHER / 2)
@@ -554,20 +541,16 @@ def test_stopped_program_takes_the_operations_that_are_given():
 
 
 def test_missing_operations_and_other_programs_are_errors():
-    x = nym.NamedArray(jax.ShapeDtypeStruct((8, 4), "float32"), ("batch", "embed"))
-    machine = {"devices": "cpu:8", "mesh": {"data": 8}, "mapping": {"batch": "data"}}
-    program = compile_for(lambda x: x * 2, x, **machine, cache=False)
+    mesh = nym.create_mesh({"data": 8}, devices=described_devices("cpu:8"))
+    program = make_program("ENTRY %main (x: f32[8]) -> f32[8] {\n  %a = f32[8] add(%x, %x)\n}\n", mesh)
     for flops in ("1e12", -1, float("nan")):
-        with pytest.raises(ValueError, match=f"`flops` is a number of operations, 0 or more; it was {flops!r}"):
+        with refusal(f"`flops` is a number of operations, 0 or more; it was {flops!r}"):
             estimate_step_time(program, flops=flops)
     with pytest.raises(ValueError, match=r"no times of instructions, as on CPUs.*; pass `flops=`, .* on one device$"):
         estimate_step_time(program)
-    with pytest.raises(TypeError, match="`program` is what `compile_for` returns, not a str"):
+    with refusal("`program` is what `compile_for` returns, not a str", TypeError):
         estimate_step_time("program")
     assert estimate_step_time(program, flops=get_hardware("cpu").bf16_flops).total == 1.0
-
-
-def test_stop_early_is_advised_where_it_helps():
     stopped = "no times of instructions, since the compiler was stopped early; pass `flops=`, .*`stop_early=False`$"
     with pytest.raises(ValueError, match=stopped):
         estimate_step_time(read_recorded("slices"))

@@ -9,6 +9,7 @@ import pytest
 
 from axonym.planner import Timeline, TimelineEvent, estimate_step_time, read_plan
 
+from ..refusals import refusal
 from .plans import BEST, PLAN
 from .step_programs import make_mesh, make_program, read_recorded
 
@@ -119,7 +120,7 @@ def test_file_keeps_timelines(tmp_path):
     for damaged in ([{"name": "x"}], [{**vars(turn), "events": [["f", "product", [], 0, 1, 0, "", "", "sideways"]]}]):
         data["evaluations"][0]["time"]["timelines"] = damaged
         path.write_text(json.dumps(data))
-        with pytest.raises(ValueError, match=r"plan\.json' is not a plan, or is damaged"):
+        with refusal("plan.json' is not a plan, or is damaged"):
             read_plan(path)
 
 
@@ -150,7 +151,7 @@ def test_candidates_that_are_not_timed_have_no_picture(tmp_path):
         TIMELINES.draw_timeline(which=3)
     with pytest.raises(ValueError, match=r"no timeline of rank 1, .*this plan has none that is: on CPUs there are no"):
         dataclasses.replace(PLAN, evaluations=PLAN.evaluations[2:]).draw_timeline()
-    with pytest.raises(ValueError, match=r"there is no rank 9; the plan has ranks 1 to 7"):
+    with refusal("there is no rank 9; the plan has ranks 1 to 7"):
         TIMELINES.draw_timeline(which=9)
 
 
