@@ -15,32 +15,10 @@ from axonym import Axis
 x = nym.named(np.arange(12.0, dtype=np.float32).reshape(4, 3), ("x", "y"))
 
 
-def test_a_product_never_sums_an_axis_that_an_operand_lacks():
-    with pytest.raises(ValueError, match="no axis 'x' in"):
-        nym.dot(x, nym.ones({"y": 3}), axis=("x", "y"))
-
-
 def test_a_layer_whose_input_lacks_its_axis_says_so():
     layer = nym.nn.Linear.init(Axis("embed", 4), Axis("mlp", 2), key=jax.random.key(0))
     with pytest.raises(ValueError, match=r"Linear.*'embed'.*\(batch: 2, emebd: 4\)"):
         layer(nym.ones({"batch": 2, "emebd": 4}))
-
-
-def test_an_array_has_axes_only_if_it_has_all_of_them():
-    assert x.has_axis(("x", "y"))
-    assert not x.has_axis(("x", "q"))
-
-
-def test_a_numpy_array_beside_a_named_one_is_refused_on_either_side():
-    for compute in (lambda: np.ones((4, 3)) + x, lambda: x + np.ones((4, 3))):
-        with pytest.raises(TypeError, match=escape("A plain array of shape (4, 3) has no axis names")):
-            compute()
-
-
-def test_dropout_takes_names_of_the_axes_it_broadcasts_over():
-    dropout = nym.nn.Dropout(0.5, broadcast_axes=("x",))
-    kept = dropout(nym.ones({"x": 4, "y": 64}), key=jax.random.key(0)) != 0.0
-    assert bool((kept.all("x") | ~kept.any("x")).all())
 
 
 def test_checks_hold_in_all_threads_at_once():
@@ -62,23 +40,16 @@ def test_checks_hold_in_all_threads_at_once():
     assert not accepted
 
 
-ERRORS = {
-    "sizes that differ": (lambda: x + nym.ones({"x": 5}), "axis 'x' has size 4 and size 5 in (x: 4, y: 3) and (x: 5)"),
-    "a missing axis": (lambda: x["q", 0], "no axis 'q' in (x: 4, y: 3)"),
-    "a truth value as an index": (lambda: x["x", True], "axis 'x' of (x: 4, y: 3)"),
-    "a body that returns no pair": (lambda: nym.scan(lambda c, v: c, "x")(0.0, x), "must return a pair"),
-    "a loop over nothing": (lambda: nym.fold(lambda c, v: c, "q")(0.0, 1.0), "no argument has it; give an `Axis`"),
-    "raw vmap": (lambda: jax.vmap(lambda row: row + 1)(x), "use `axonym.vmap` or `axonym.scan`"),
-    "raw scan": (lambda: jax.lax.scan(lambda c, row: (c, -row), 0, x), "use `axonym.vmap` or `axonym.scan`"),
-}
-
-
-@pytest.mark.parametrize("case", ERRORS)
-def test_errors_name_the_axes_and_never_show_values(case):
-    compute, text = ERRORS[case]
-    with pytest.raises((ValueError, TypeError), match=escape(text)) as error:
-        compute()
-    assert "11." not in str(error.value)
+def test_errors_name_the_axes_and_never_show_values():
+    for compute, text in (
+        (lambda: x + nym.ones({"x": 5}), "axis 'x' has size 4 and size 5 in (x: 4, y: 3) and (x: 5)"),
+        (lambda: x["q", 0], "no axis 'q' in (x: 4, y: 3)"),
+        (lambda: x["x", True], "axis 'x' of (x: 4, y: 3)"),
+        (lambda: jax.lax.scan(lambda carry, row: (carry, -row), 0, x), "use `axonym.vmap` or `axonym.scan`"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=escape(text)) as error:
+            compute()
+        assert "11." not in str(error.value)
 
 
 def test_shapes_are_enough_to_lower_a_function():

@@ -718,9 +718,9 @@ class MixtureMetrics(eqx.Module):
         >>> import jax
         >>> axes = nym.make_axes(embed=4, mlp=8, experts=4)
         >>> layer = nym.nn.MixtureOfExperts.init(*axes, 2, key=jax.random.key(0))
-        >>> _, metrics = layer(nym.ones({"pos": 3, "embed": 4}))
-        >>> metrics.tokens_per_expert.sum().item(), metrics.dropped_fraction.item()
-        (6, 0.0)
+        >>> _, metrics = jax.eval_shape(layer, nym.ones({"pos": 3, "embed": 4}))
+        >>> metrics.tokens_per_expert.shape, metrics.dropped_fraction.shape
+        ((experts: 4), ())
     """
 
     load_balance_loss: NamedArray
@@ -814,7 +814,7 @@ class MixtureOfExperts(Layer):
             >>> import jax
             >>> Embed, Mlp, Experts = nym.make_axes(embed=4, mlp=8, experts=4)
             >>> layer = nym.nn.MixtureOfExperts.init(Embed, Mlp, Experts, 2, key=jax.random.key(0))
-            >>> out, metrics = layer(nym.ones({"batch": 2, "pos": 3, "embed": 4}))
+            >>> out, metrics = nym.named_jit(layer)(nym.ones({"batch": 2, "pos": 3, "embed": 4}))
             >>> out.shape, metrics.tokens_per_expert.sum().item()
             ((batch: 2, pos: 3, embed: 4), 12)
         """
