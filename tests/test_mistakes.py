@@ -289,3 +289,14 @@ def test_shard_inside_jit_refuses_a_mesh_it_cannot_use(given, explicit_mesh, aut
 
 def test_shard_inside_jit_takes_the_active_mesh(mesh):
     assert jax.jit(lambda x: nym.shard(x, {"batch": "data"}, mesh=mesh))(x).sharding.spec[0] == "data"
+
+
+def test_errors_name_axes_and_never_show_values():
+    shown = nym.named(np.arange(12.0, dtype=np.float32).reshape(4, 3), ("x", "y"))
+    for compute, text in (
+        (lambda: shown + nym.ones({"x": 5}), "axis 'x' has size 4 and size 5 in (x: 4, y: 3) and (x: 5)"),
+        (lambda: shown["q", 0], "no axis 'q' in (x: 4, y: 3)"),
+    ):
+        with refusal(text) as error:
+            compute()
+        assert "11." not in str(error.value)
