@@ -18,19 +18,14 @@ try:
 except Exception as error:  # a release for another JAX fails in many ways
     haliax, _reason = None, f"{type(error).__name__}: {error}"
 
-# Both distributions are imported as `haliax`.
-PEERS = ("marin-haliax", "haliax")
 PARTS = ("jax", "jaxlib", "equinox", "numpy")
 
 
 def versions() -> dict[str, str]:
     """Returns the version of everything that the figures depend on."""
     found = {"axonym": nym.__version__, **{name: importlib.metadata.version(name) for name in PARTS}}
-    for name in PEERS if haliax is not None else ():
-        try:
-            return {**found, name: importlib.metadata.version(name)}
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    if haliax is not None:
+        found["marin-haliax"] = importlib.metadata.version("marin-haliax")
     return found
 
 
