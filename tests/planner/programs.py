@@ -120,7 +120,6 @@ def make_named_programs() -> dict[str, Program]:
             nym.named_jit(lambda s, x: s.fold(x.rename({"inputs": "embed"})), COMPUTE),
             (stack, x),
         ),
-        "FSDP layers": (nym.fsdp(compute_loss, STORED, {"batch": "data"}), (stack, x)),
         "train step": (nym.fsdp(update, STORED, COMPUTE), (stack, x)),
     }
 

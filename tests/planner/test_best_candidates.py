@@ -268,18 +268,6 @@ def test_a_short_budget_notes_what_looks_faster_and_was_not_compiled(wait, compi
     assert log.notes == notes
 
 
-def test_computing_is_as_slow_as_that_of_timed_candidates():
-    first, second, third = PROSPECTS[:3]
-    timed = [
-        (dataclasses.replace(change_time(one.estimate, compute=seconds), stage="timed"), one)
-        for one, seconds in ((first, 2.0), (second, 4.04))
-    ]
-    speed = ComputingSpeed.measure(timed)
-    assert speed.scale(timed[0][0]) == timed[0][0]
-    assert speed.scale(first.estimate).time.compute == pytest.approx(2.0)
-    assert speed.scale(third.estimate).time.compute == pytest.approx(3.0 * third.estimate.time.compute)
-
-
 def test_the_fastest_candidate_is_that_of_calibrated_times():
     waits, computes = make_prospect("a", 1, 1.0), make_prospect("b", 2, 1.3)
     seconds = {"a": 1.0, "b": 0.5}
@@ -290,16 +278,6 @@ def test_the_fastest_candidate_is_that_of_calibrated_times():
         compile_all([waits, computes], compiler, calibration=calibration)
         timed.append([call for call in compiler.calls if "!" in call])
     assert timed == [["b!"], ["a!"]]
-
-
-def test_the_measured_candidate_tells_the_speed_until_others_are_timed():
-    first, second = PROSPECTS[:2]
-    measured = dataclasses.replace(change_time(first.estimate, compute=3.0), stage="timed")
-    calibration = Calibration(measured, first, {"step": 1.5}, ())
-    speed = ComputingSpeed.measure([], calibration)
-    assert speed.scale(second.estimate).time.compute == pytest.approx(1.5 * 3.0 * second.estimate.time.compute)
-    speed = ComputingSpeed.measure([(dataclasses.replace(second.estimate, stage="timed"), second)], calibration)
-    assert speed.scale(second.estimate).time.compute == pytest.approx(1.5 * second.estimate.time.compute)
 
 
 @pytest.mark.parametrize(("factor", "waiting"), [(1.5, 0.0), (1.1, 0.1), (1.0, 0.2), (0.5, 0.7)])

@@ -1,7 +1,6 @@
 """`plan(..., measured=...)`: what the time of a step that was run says of the times of a plan."""
 
 import dataclasses
-import os
 
 import pytest
 
@@ -187,15 +186,3 @@ def test_wrong_measurements_are_said(make_plan, changes, error, message):
         make_plan(measured=Measurement(**{"seconds": 6e-6, **STORED, **changes}))
     with pytest.raises(TypeError, match=r"`measured` is a `Measurement`, which has .*, not a float"):
         make_plan(measured=6e-6)
-
-
-@pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")
-def test_a_step_on_a_smaller_tpu_calibrates_a_larger_one(make_plan):
-    larger = {**STORED, "mesh": {"data": 8}}
-    plain = make_plan(devices="v5e:2x4", fixed=larger)
-    alone = make_plan(devices="v5e:2x2", fixed=STORED).best.time
-    parts = {"compute": 1.2 * alone.compute, "wait data": 1.5 * alone.waiting[("data",)]}
-    calibrated = make_plan(devices="v5e:2x4", fixed=larger, measured=Measurement(parts, **STORED, devices="v5e:2x2"))
-    assert calibrated.best.stage == "timed" and calibrated.best.time.error == pytest.approx(0.1)
-    assert calibrated.best.time.compute == pytest.approx(1.2 * plain.best.time.compute)
-    assert calibrated.best.time.waiting[("data",)] > 1.2 * plain.best.time.waiting[("data",)]

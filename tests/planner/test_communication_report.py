@@ -18,11 +18,10 @@ from axonym.planner import (
     assert_communication,
     assert_no_collectives,
     communication_report,
-    estimate_step_time,
 )
 from axonym.planner._program._collectives import ArgumentAxes, SliceGroups, list_collectives
 from axonym.planner._program._hlo_program import HloProgram
-from tests.planner import programs, step_programs
+from tests.planner import programs
 from tests.refusals import refusal
 
 
@@ -42,26 +41,9 @@ HAND_COUNTS = {
     "collective-permute in a loop": [("collective-permute", "model", 7, ROWS)],
     "tensor parallel layers": [("all-reduce", "model", 4, 32 * 512 * 4)],
 }
-# A layer gathers a weight over both mesh axes at once or in turn, in the order that the compiler prefers; the loss is
-# a float32. XLA for TPUs multiplies in bfloat16 and gathers weights in it; XLA for GPUs gathers both weights at once.
+# The loss is a float32. XLA for TPUs multiplies in bfloat16 and gathers weights in it; XLA for GPUs gathers both
+# weights at once.
 LOSS = ("all-reduce", "data", 1, 4)
-SPLIT = 4 * WEIGHT // 8
-FSDP = {
-    "cpu": [
-        ("all-gather", "model", 4, WEIGHT // 2),
-        ("all-gather", "data", 4, WEIGHT // 4),
-        ("all-gather", "data", 4, WEIGHT),
-        ("all-gather", "model", 4, WEIGHT),
-        LOSS,
-    ],
-    "tpu": [("all-gather", "data model", 4, WEIGHT // 2), ("all-gather", "data model", 4, WEIGHT // 2), LOSS],
-    "gpu": [
-        ("all-gather", "model", 4, WEIGHT // 2),
-        ("all-gather", "data", 4, WEIGHT + WEIGHT // 4),
-        ("all-gather", "model", 4, WEIGHT),
-        LOSS,
-    ],
-}
 ACTIVATIONS = [("all-reduce", "model", 4, 32 * 512 * 4)] * 2
 TRAIN_STEP = {
     "cpu": [("all-gather", "data", 4, WEIGHT // 4)] * 4 + [*ACTIVATIONS, ("all-reduce", "data", 4, WEIGHT // 2), LOSS],
@@ -73,7 +55,7 @@ TRAIN_STEP = {
 
 
 def list_hand_counts(platform):
-    return {**HAND_COUNTS, "FSDP layers": FSDP[platform], "train step": TRAIN_STEP[platform]}
+    return {**HAND_COUNTS, "train step": TRAIN_STEP[platform]}
 
 
 def show(collectives):
@@ -89,10 +71,11 @@ def compiled(request):
     return functools.cache(programs.compile_programs)("cpu")
 
 
-@pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu"])
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
 def test_recorded_programs_agree_with_hand_counts(platform):
-    found = {name: show(list_read(text)) for name, text in programs.read_recorded(platform).items()}
-    assert found == {name: sorted(counts) for name, counts in list_hand_counts(platform).items()}
+    texts = programs.read_recorded(platform)
+    for name, counts in list_hand_counts(platform).items():
+        assert show(list_read(texts[name])) == sorted(counts), name
 
 
 def test_a_collective_of_several_arrays_has_the_layers_of_all():
@@ -348,11 +331,3 @@ def test_wrong_arguments_are_refused():
             assert_communication(lowered, **{limit: {"all-gather": -1}})
     with refusal("`assert_communication` takes a limit: bytes as `at_most`, or numbers of runs as", TypeError):
         assert_communication(lowered)
-
-
-def test_exchanges_between_slices_are_reported():
-    program = step_programs.read_recorded("slices")
-    sums = communication_report(program).select(axis="replica")
-    assert {(one.kind, one.group_size, one.is_async) for one in sums} == {("all-reduce", 2, True)}
-    sent = estimate_step_time(program, flops=0.0).waiting["replica",] * 3.125e9  # the bandwidth of the network
-    assert sum(one.runs * one.sent_bytes for one in sums) == pytest.approx(sent, rel=1e-6)

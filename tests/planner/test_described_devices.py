@@ -95,7 +95,6 @@ def test_topology_tells_the_connected_ends():
 
     assert find_wrap("v5e:8x16") == (False, True)
     assert find_wrap("v5p:2x2x4", wrap=(0, 0, 1)) == (False, False, True)
-    assert str(described_devices("v5e:2x4", slices=2)[0].topology) == "2 x v5e:2x4"
     assert isinstance(described_devices("cpu:2")[1], DescribedDevice)
     assert get_hardware(described_devices("cpu:2")[1].topology.hardware).platform == "cpu"
 
@@ -110,21 +109,17 @@ def test_topology_tells_the_connected_ends():
         ("v5p-128", {}, r"as in 'v5p:4x4x4'"),  # 128 cores, two of each chip
         ("v6e:256", {}, r"as in 'v6e:16x16'"),
         ("cpu:2x2", {}, r"the number of devices, as in 'cpu:64'"),
-        ("v5e:0x4", {}, r"does not describe a machine"),
         ("v5litepod-1", {}, r"as in 'v5e:1x1'"),
         ("cpu:99999999999999", {}, r"has 99,999,999,999,999 devices; a machine has 1,000,000 at most$"),
         ("10000000 x v5e:2x2", {}, r"'10000000 x v5e:2x2' has 40,000,000 devices; a machine has 1,000,000 at most$"),
         ("v5e:16x16", {"slices": 4000}, r"has 1,024,000 devices"),
         ("cpu:" + 5000 * "9", {}, r"the number of devices, as in 'cpu:64'"),
         ("v5e:3x4", {}, r"hosts have 2 x 2 chips, so the first two sizes are even; the nearest is 'v5e:4x4'$"),
-        ("v6e:1x2", {}, r"so the first two sizes are even; the nearest is 'v6e:1x1'$"),
-        ("v5p:1x1x1", {}, r"so the first two sizes are even; the nearest is 'v5p:2x2x1'$"),
         (
             "v5e:32x32",
             {},
             r"does not describe a machine: a torus has at most 256 chips; the nearest is '4 x v5e:16x16'$",
         ),
-        ("v5p:16x16x32", {}, r"at most 6,144 chips; the nearest is '2 x v5p:16x16x16'$"),
         ("v5e:2x8", {}, r"powers of two, of which the longer is at most twice the shorter; the nearest is 'v5e:4x4'$"),
         ("v5p:4x4x6", {}, r"made of cubes of 4 x 4 x 4 chips, or a part of one; the nearest is 'v5p:4x4x8'$"),
         ("h100:4x16", {}, r"a host has at most 8 GPUs; the nearest is 'h100:8x8'$"),

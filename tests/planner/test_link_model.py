@@ -25,8 +25,6 @@ def estimate(machine: str, mesh: dict[str, int], axes: tuple[str, ...], kind: st
         ("v5e:16x16", {"data": 32, "model": 8}, ("model",), 7 / 8 * SIZE / V5E),  # half a dimension
         ("v5e:16x16", {"data": 32, "model": 8}, ("data",), 31 / 32 * SIZE / (2.25 * V5E)),  # 8 groups share a ring
         ("v5e:8x8", {"data": 16, "model": 4}, ("data",), 15 / 16 * SIZE / (1.25 * V5E)),  # 4 groups share a line
-        ("v6e:2x4", {"data": 8}, ("data",), 7 / 8 * SIZE / (2 * 90e9)),
-        ("v5p:4x8x8", {"data": 32, "model": 8}, ("model",), 7 / 8 * SIZE / (2 * V5P)),
         ("v5p:4x8x8", {"data": 32, "model": 8}, ("data",), 31 / 32 * SIZE / (4 * V5P)),
         ("v5p:4x8x8", {"data": 32, "model": 8}, ("data", "model"), 255 / 256 * SIZE / (6 * V5P)),
         ("tpu7x:2x2x1", {"data": 4, "model": 2}, ("model",), 1 / 2 * SIZE / (6 * TPU7X)),  # the devices of a chip
@@ -80,13 +78,6 @@ def test_slices_exchange_over_the_data_center_network(kind, axes, seconds):
     assert estimate("v5e:16x16", mesh, axes, kind, slices=2) == pytest.approx(seconds, rel=1e-6)
 
 
-def test_open_torus_has_half_the_links():
-    mesh = {"data": 16, "model": 16}
-    devices = described_devices("v5e:16x16", wrap=(False, False))
-    open_torus = LinkModel(nym.create_mesh(mesh, devices=devices)).estimate_seconds("all-gather", SIZE, ("data",))
-    assert open_torus == pytest.approx(2 * estimate("v5e:16x16", mesh, ("data",)))
-
-
 def test_chips_that_are_no_rectangle_are_an_open_line():
     devices = [device for device in described_devices("v5e:4x4") if device.coords != (3, 3, 0)]
     mesh = jax.sharding.Mesh(devices, ("data",))
@@ -109,13 +100,9 @@ def test_groups_of_a_part_of_a_mesh_axis(group, seconds):
 @pytest.mark.parametrize(
     ("kind", "result_bytes", "seconds"),
     [
-        ("all-gather", 2**26, 214e-6),
-        ("all-gather", 2**27, 397e-6),
         ("all-gather", 2**28, 729e-6),
-        ("reduce-scatter", 2**23, 215e-6),
         ("reduce-scatter", 2**25, 772e-6),
         ("all-reduce", 2**26, 404e-6),
-        ("all-reduce", 2**28, 1286e-6),
         ("all-reduce", 2**29, 2462e-6),
     ],
 )

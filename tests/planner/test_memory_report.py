@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 
 import equinox as eqx
 import jax
@@ -14,14 +13,12 @@ import axonym as nym
 from axonym.planner import assert_fits, compile_for, described_devices, get_hardware, memory_report
 from axonym.planner._program._arguments import count_argument_groups, group_arguments
 from axonym.planner._program._hlo_program import HloProgram
-from tests.planner.described_programs import LIMITS, MESH, TOPOLOGY, make_program
+from tests.planner.described_programs import MESH, TOPOLOGY
 from tests.planner.programs import COMPUTE, STORED, Batch, Block, Embed, Layers, Mlp, compute_loss, make_mesh, update
+from tests.planner.test_compile_for import needs_libtpu
 from tests.refusals import refusal
 
 
-needs_libtpu = pytest.mark.skipif(
-    not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it."
-)
 X = nym.NamedArray(jax.ShapeDtypeStruct((Batch.size, Embed.size), jnp.float32), ("batch", "inputs"))
 WEIGHTS = 2 * Layers.size * Embed.size * Mlp.size * 4 // 8  # both are sharded over all devices
 ROWS = Layers.size * Batch.size // 2 * 512 * 4  # of each layer and half of the batch, 512 numbers
@@ -254,23 +251,6 @@ def test_machine_takes_the_axes_of_the_active_mesh(mesh):
         message = r"the active mesh \(data: \d, model: \d\) has 8 devices, but 'v5e:4x4' has 16; .* `mesh={'data': 16}`"
         with pytest.raises(ValueError, match=message):
             assert_fits(double, (LARGE,), "v5e:4x4")
-
-
-@needs_libtpu
-@pytest.mark.parametrize(
-    "name", ["limit of step", *(pytest.param(name, marks=pytest.mark.thorough) for name in [*LIMITS][1:])]
-)
-def test_programs_for_tpus_fit_or_not_as_the_compiler_says(name):
-    mesh = nym.create_mesh(MESH, devices=described_devices(TOPOLOGY))
-    for rows, fits in zip(LIMITS[name], (True, False), strict=True):
-        fn, args = make_program(name, mesh.abstract_mesh, rows)
-        program = compile_for(fn, *args, mesh=mesh, cache=False)
-        report = memory_report(program)
-        assert program.is_out_of_memory != fits
-        assert (program.memory.peak_bytes <= program.hardware.hbm_available) == fits == report.fits
-        assert abs(program.memory.peak_bytes / program.hardware.hbm_available - 1) < 0.05
-        assert report.total == sum(report.groups.values()) == program.memory.peak_bytes
-        assert min(report.groups.values()) >= 0
 
 
 @needs_libtpu

@@ -71,28 +71,6 @@ def test_a_pipeline_sends_activations_each_turn_and_gradients_once(stages: int, 
     assert {x.kind for x in collectives} <= {"collective-permute", "all-reduce", "all-gather", "reduce-scatter"}
 
 
-def test_a_ring_sends_keys_and_values_forward_and_with_their_gradients_backward():
-    Heads, HeadDim = nym.make_axes(heads=4, head_dim=128)
-    mapping = {"batch": "data", "pos": "context"}
-    axes = Batch, Pos, Heads, HeadDim
-
-    def compute_loss(query: Any, key: Any, value: Any) -> Any:
-        key, value = (x.rename({"pos": "key_pos"}) for x in (key, value))
-        mask = nym.nn.AttentionMask.causal()
-        out = nym.nn.dot_product_attention("key_pos", "head_dim", query, key, value, mask, QPos="pos", context="ring")
-        return nym.sum(out.astype(jnp.float32) ** 2).scalar()
-
-    operands = [eqx.filter_eval_shape(lambda: nym.zeros(axes, dtype=jnp.bfloat16)) for _ in range(3)]
-    step = nym.named_jit(jax.grad(compute_loss, (0, 1, 2)), mapping, in_axis_resources=mapping)
-    collectives = report_collectives(step, *operands, data=2, context=4)
-    assert {x.kind for x in collectives} == {"collective-permute"}
-    shard_bytes = Batch.size // 2 * Pos.size // 4 * Heads.size * HeadDim.size * 2
-    keys_and_values = 3 * 2 * shard_bytes
-    # Their gradients come to their device after a whole turn, in float32; XLA rounds them before the last time.
-    gradients = 3 * 2 * (2 * shard_bytes) + 2 * shard_bytes
-    assert sum(x.bytes for x in collectives) == 2 * keys_and_values + gradients
-
-
 @pytest.mark.parametrize("dispatch", ["gather", "all_to_all", "ragged_all_to_all"])
 def test_experts_exchange_tokens_alone(dispatch: Any):
     Experts = nym.Axis("experts", 8)

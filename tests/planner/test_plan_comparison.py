@@ -13,7 +13,6 @@ from tests.planner.plans import (
     PLAN,
     REPLICATED,
     SCREENED,
-    SPLIT,
     TOO_LARGE,
     WHOLE,
     WIDE,
@@ -50,11 +49,6 @@ def test_a_request_for_the_choice_of_the_best_says_so():
     assert f"\ndata=64 {note}; here are the others.\n" in str(PLAN.why("data = 64"))
     assert f"batch=data {note}.\nNo candidate" in str(PLAN.why("batch=data"))
     assert note not in f"{PLAN.why('data')}{PLAN.why('data=16')}"
-
-
-def test_alternatives_of_the_policy_and_of_options():
-    assert list_choices(PLAN.why("policy")) == [("nothing", 5)]
-    assert list_choices(PLAN.why("microbatches")) == [("2", 3)]
 
 
 def test_other_policies_and_options_are_compared_with_the_sharding_of_the_best():
@@ -170,16 +164,6 @@ def test_difference_has_every_part():
     assert lines["bytes on a device"].split() == ["9.1", "GiB", "12.5", "GiB", "+3.3", "GiB", "(+36%)"]
     assert lines["over data"].split()[:2] == ["5.2", "GiB"]
     assert lines["compute"].split() == ["1.50", "s", "1.50", "s"]
-
-
-def test_difference_is_data_as_well():
-    found = PLAN.diff(SPLIT, 1).to_dict()
-    assert found["labels"] == ["rank 3", "rank 1"]
-    assert found["step time"] == [SPLIT.time.total, BEST.time.total]
-    assert found["step time: compute"] == [SPLIT.time.compute, BEST.time.compute]
-    assert found["mesh: embed"] == ["stored over data"] * 2
-    assert found["bytes on a device"] == [SPLIT.bytes, BEST.bytes]
-    assert found["fits"] == ["yes", "yes"] and found["settings"][0] == "policy recompute, microbatches=2"
 
 
 def test_plans_are_compared_by_their_best():

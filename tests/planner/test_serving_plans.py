@@ -134,13 +134,6 @@ def test_prompts_are_read_with_the_mapping_for_decoding(make_plan):
     assert "a step, " in str(prefill) and "Best of each size" not in str(prefill)
 
 
-def test_parameters_that_are_gathered_are_not_for_decoding(make_plan):
-    found = make_plan(*make_inputs(), fixed=None, budget=1e-9)
-    assert found.best.cost == min(one.cost for one in found.evaluations)
-    gathered = [one for one in found.evaluations if one.candidate.compute.keys() <= {"batch", "key_pos"}]
-    assert gathered and min(one.cost for one in gathered) > 2 * found.best.cost
-
-
 def test_a_cache_that_is_not_donated_is_noted(make_plan, cache):
     plain = nym.named_jit(decode_step.__wrapped__)
     found = nym.planner.plan(

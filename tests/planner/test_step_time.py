@@ -17,7 +17,6 @@ from axonym.planner import (
 )
 from axonym.planner._program import _xla_text as xla
 from axonym.planner._program._hlo_program import HloProgram
-from axonym.planner._step_time._tpu_kernels import count_attention_flops
 
 from ..refusals import refusal
 from .programs import read_recorded as read_program
@@ -61,8 +60,6 @@ def in_seconds(cycles: float) -> float:
     [
         ("all-reduce", 2914, MODEL, 2 * 3 / 4 * ARRAY / 2),  # half of it along each side of a square
         ("all-gather", 4012, DATA, 1 / 2 * 2 * ARRAY),
-        ("reduce-scatter", 2914, MODEL, 3 * ARRAY / 2),
-        ("collective-permute", 2914, MODEL, ARRAY),
         ("all-reduce in a loop", 5 * 2381, MODEL, 5 * 2 * 3 / 4 * ARRAY / 2),
         ("collective-permute in a loop", 7 * 2381, MODEL, 7 * ARRAY),
     ],
@@ -96,29 +93,6 @@ def test_collectives_along_an_axis_are_sent_in_turn():
     time = estimate_step_time(make_hlo(START, other, across, "%a = @ add(%y, %y), cycles(60000)", *done))
     assert time.waiting == {MODEL: pytest.approx(2 * GATHER - 4e-5)}  # until then, the other axis is done, too
     assert time.hidden == {MODEL: pytest.approx(4e-5), DATA: pytest.approx(2**21 / LINK)}
-
-
-def test_what_is_sent_in_a_loop_arrives_in_the_same_turn():
-    before = """
-%cond (p: (s32[])) -> pred[] {
-  %p = (s32[]) parameter(0)
-  %i = s32[] get-tuple-element(%p), index=0
-  %n = s32[] constant(6)
-  ROOT %less = pred[] compare(%i, %n), direction=LT
-}
-
-%body (q: (s32[])) -> (s32[]) {
-  GATHER
-  %a = f32[1024,1024] add(%y, %y), backend_config={"window_config":{"estimated_cycles":"15000"}}
-  %j = s32[] get-tuple-element(%q), index=0
-  %one = s32[] constant(1)
-  %turn = s32[] add(%j, %one)
-  ROOT %next = (s32[]) tuple(%turn)
-}
-""".replace("GATHER", START.replace("@", "f32[1024,1024]"))
-    time = estimate_step_time(make_hlo("%loop = (s32[]) while(%start), condition=%cond, body=%body", before=before))
-    assert time.compute == in_seconds(6 * 15_000)
-    assert time.waiting == {MODEL: pytest.approx(6 * (GATHER - 1e-5))}
 
 
 FUSED = """
@@ -204,8 +178,6 @@ def test_kernels_of_attention_are_counted_by_products(name, results, mask, produ
     line = f'%{name} = {results} custom-call(%q, %k, %v), custom_call_target="tpu_custom_call", '
     program = make_hlo(f"{line}operand_layout_constraints={{{shapes}}}", "%a = @ add(%y, %y), cycles(15000)")
     flops = products * 2 * QUERIES * KEYS
-    (kernel, _) = HloProgram(program.text).instructions
-    assert count_attention_flops(kernel) == flops
     assert estimate_step_time(program).attention == pytest.approx(flops / (0.5 * 197e12))
 
 
@@ -313,25 +285,16 @@ def multiply(rows: int, columns: int, contracted: int, batch: int = 1, dtype: st
     ("rows", "columns", "contracted", "batch", "speed"),
     [
         (4096, 2048, 4096, 1, 764),
-        (4096, 4096, 1024, 1, 681),
-        (2048, 2048, 1024, 1, 492),
         (1024, 1024, 1024, 1, 247),
         (256, 2048, 4096, 1, 288),
         (1024, 256, 512, 1, 42),
-        (4096, 4096, 256, 4, 505),
         (512, 512, 2048, 2, 232),
-        (8192, 14336, 4096, 1, 783),
     ],
 )
 def test_products_on_gpus_are_as_fast_as_measured(rows, columns, contracted, batch, speed):
     time = estimate_step_time(make_gpu_program(*multiply(rows, columns, contracted, batch)))
     assert time.compute == pytest.approx(2e-12 * batch * rows * columns * contracted / speed, rel=0.2)
     assert (time.attention, time.waiting, time.source) == (0.0, {}, "kernels")
-
-
-def test_a_product_that_needs_one_more_wave_takes_twice_as_long():
-    full, more = (estimate_step_time(make_gpu_program(*multiply(rows, 12 * 128, 2**16))) for rows in (11 * 64, 705))
-    assert more.compute - 5e-6 == pytest.approx(2 * (full.compute - 5e-6))
 
 
 def test_products_of_gpus_differ_by_dtype_and_device():
@@ -459,10 +422,7 @@ RECOMPUTED = BACKWARD.replace("body", "body/rematted_computation")
     ("path", "length", "head_dim", "is_masked", "products", "speed"),
     [
         (ATTENTION, 4096, 128, True, 1, 518),
-        (ATTENTION, 32768, 128, True, 1, 539),
         (ATTENTION, 4096, 64, True, 1, 363),
-        (ATTENTION, 4096, 256, True, 1, 483),
-        (ATTENTION, 4096, 96, True, 1, 518),
         (ATTENTION, 4096, 128, False, 1, 609),
         (BACKWARD, 4096, 128, False, 5 / 4, 499),
         (BACKWARD, 4096, 128, True, 5 / 4, 518 * 499 / 609),
@@ -525,6 +485,9 @@ def test_slices_wait_for_the_data_center_network():
     sent = sum(hlo.count_runs(one.computation) * one.results[0].bytes for one in sends)  # all of it, in a sum of two
     assert time.waiting[("replica",)] == pytest.approx(sent / 3.125e9, rel=1e-6)
     assert set(time.waiting) == {("replica",), ("data",)}
+    sums = communication_report(program).select(axis="replica")
+    assert {(one.kind, one.group_size, one.is_async) for one in sums} == {("all-reduce", 2, True)}
+    assert sum(one.runs * one.sent_bytes for one in sums) == sent
 
 
 def test_stopped_program_takes_the_operations_that_are_given():

@@ -138,14 +138,6 @@ def test_picture_has_a_row_for_each_way_to_send_and_shades_waits(tmp_path):
     assert b"of which it waits" in (tmp_path / "turn.svg").read_bytes()
 
 
-def test_picture_of_a_recorded_step_shows_both_loops_and_the_host():
-    time = estimate_step_time(read_recorded("tpu"))
-    plan = dataclasses.replace(PLAN, evaluations=(dataclasses.replace(BEST, time=time),))
-    rows = [[label.get_text() for label in axes.get_yticklabels()] for axes in plan.draw_timeline().axes]
-    both = ["computing", "over data", "over model"]
-    assert rows == [[*both, "to the host"], [*both, "over data and model", "from the host"]]
-
-
 def test_candidates_that_are_not_timed_have_no_picture(tmp_path):
     with pytest.raises(ValueError, match=r"there is no timeline of rank 3, which is compiled: .*; choose rank 1"):
         TIMELINES.draw_timeline(which=3)
