@@ -53,6 +53,21 @@ def test_vit_reads_digits(run: Run, tmp_path: Path):
     assert_is_picture(tmp_path / "vit.png")
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "mixtral"])
+def test_adapters_keep_the_dtype_of_the_model(name: str):
+    finetune_lora, family = importlib.import_module("finetune_lora"), read_family(name)
+
+    def apply(parameters: Any) -> Any:
+        model = nym.Precision(parameters="bfloat16").cast_parameters(family.load(parameters))
+        adapters = finetune_lora.init_adapters(model, 2, 1.0, key=jax.random.key(0))
+        adapted, merged = finetune_lora.adapt(model, adapters), finetune_lora.merge(model, adapters)
+        assert [leaf.dtype for leaf in jax.tree.leaves(merged)] == [leaf.dtype for leaf in jax.tree.leaves(model)]
+        return [tree(*family.inputs) for tree in (model, adapted, merged)]
+
+    results = jax.eval_shape(apply, family.parameters)
+    assert {(result.names, result.dtype.name) for result in results} == {(results[0].names, "bfloat16")}
+
+
 def test_adapters_learn_and_merge(run: Run, tmp_path: Path):
     llama = read_family("llama")
     parameters = {name: array.astype("bfloat16") for name, array in llama.parameters.items()}
@@ -72,21 +87,6 @@ def test_adapters_learn_and_merge(run: Run, tmp_path: Path):
     assert trained == sum(array.size for array in adapters.values())
     assert {str(array.dtype) for array in adapters.values()} == {"float32"}
     assert_is_picture(tmp_path / "adapters" / "loss.png")
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "mixtral"])
-def test_adapters_keep_the_dtype_of_the_model(name: str):
-    finetune_lora, family = importlib.import_module("finetune_lora"), read_family(name)
-
-    def apply(parameters: Any) -> Any:
-        model = nym.Precision(parameters="bfloat16").cast_parameters(family.load(parameters))
-        adapters = finetune_lora.init_adapters(model, 2, 1.0, key=jax.random.key(0))
-        adapted, merged = finetune_lora.adapt(model, adapters), finetune_lora.merge(model, adapters)
-        assert [leaf.dtype for leaf in jax.tree.leaves(merged)] == [leaf.dtype for leaf in jax.tree.leaves(model)]
-        return [tree(*family.inputs) for tree in (model, adapted, merged)]
-
-    results = jax.eval_shape(apply, family.parameters)
-    assert {(result.names, result.dtype.name) for result in results} == {(results[0].names, "bfloat16")}
 
 
 def test_tokens_spread_over_experts(run: Run, tmp_path: Path):

@@ -66,45 +66,6 @@ def trace(fn, *arguments):
 STAGES = {"mesh": {"stage": 2, "data": 4}}
 
 
-def run_steps(step, arguments, tokens, count=2):
-    losses = []
-    for _ in range(count):
-        *arguments, loss = step(*arguments, tokens)
-        losses.append(float(loss))
-    return losses
-
-
-def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(cache, draw, monkeypatch):
-    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 1)
-    fixed = {"mesh": {"stage": 2, "expert": 2, "context": 2}, "microbatches": {"batch": 4}}
-    stored = {"heads": "expert", "vocab": "stage", "embed": "context", "mlp": None, "head_dim": None}
-    state = eqx.filter_eval_shape(init_state, jax.random.key(0))
-    make_plan = functools.partial(nym.planner.plan, train_step, *state, TOKENS, devices="cpu:8", cache=cache)
-    plan = make_plan(fixed={**fixed, "parameters": stored})
-    best = plan.best.candidate
-    assert plan.best.stage == "compiled" and plan.fits
-    assert (best.compute["layers"], best.compute["experts"], best.compute["pos"]) == (
-        ("stage",),
-        ("expert",),
-        ("context",),
-    )
-    assert best.compute["batch"] == ("expert", "stage") and best.schedule.turns == 5
-    assert "4 microbatches (bubble 20.0%)" in str(plan)
-    measured = nym.planner.Measurement(1.25 * plan.best.time.total, best.mesh, plan.compute, plan.parameters)
-    calibrated = make_plan(fixed={**fixed, "parameters": stored}, measured=measured)
-    assert calibrated.best.candidate == best
-    assert calibrated.best.time.total == pytest.approx(measured.seconds, rel=1e-3)
-
-    tokens = draw.integers(0, 64, batch=16, pos=16).astype(jnp.int32)
-    expected = run_steps(nym.named_jit(train_step), nym.named_jit(init_state)(jax.random.key(0)), tokens)
-    step = nym.fsdp(train_step, plan.parameters, plan.compute)
-    with jax.set_mesh(plan.mesh()):
-        assert plan.mesh().axis_types[0] == jax.sharding.AxisType.Explicit
-        state = nym.named_jit(init_state, plan.parameters)(jax.random.key(0))
-        losses = run_steps(step, state, tokens)
-    np.testing.assert_allclose(losses, expected, rtol=1e-4)
-
-
 def test_stages_have_schedules_and_compute_in_the_bubble(screening):
     program, screening = screening
     candidates = list_all(program, STAGES)
@@ -259,3 +220,42 @@ def test_microbatches_divide_no_axis_along_which_layers_mix(mix, names):
     program = trace(compute_gradients, make_mixers(nym.Axis("layers", 2), mix), make_features())
     candidates = list_all(program, STAGES)
     assert {name for candidate in candidates for name in candidate.microbatches} == names  # layers have no `features`
+
+
+def run_steps(step, arguments, tokens, count=2):
+    losses = []
+    for _ in range(count):
+        *arguments, loss = step(*arguments, tokens)
+        losses.append(float(loss))
+    return losses
+
+
+def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(cache, draw, monkeypatch):
+    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 1)
+    fixed = {"mesh": {"stage": 2, "expert": 2, "context": 2}, "microbatches": {"batch": 4}}
+    stored = {"heads": "expert", "vocab": "stage", "embed": "context", "mlp": None, "head_dim": None}
+    state = eqx.filter_eval_shape(init_state, jax.random.key(0))
+    make_plan = functools.partial(nym.planner.plan, train_step, *state, TOKENS, devices="cpu:8", cache=cache)
+    plan = make_plan(fixed={**fixed, "parameters": stored})
+    best = plan.best.candidate
+    assert plan.best.stage == "compiled" and plan.fits
+    assert (best.compute["layers"], best.compute["experts"], best.compute["pos"]) == (
+        ("stage",),
+        ("expert",),
+        ("context",),
+    )
+    assert best.compute["batch"] == ("expert", "stage") and best.schedule.turns == 5
+    assert "4 microbatches (bubble 20.0%)" in str(plan)
+    measured = nym.planner.Measurement(1.25 * plan.best.time.total, best.mesh, plan.compute, plan.parameters)
+    calibrated = make_plan(fixed={**fixed, "parameters": stored}, measured=measured)
+    assert calibrated.best.candidate == best
+    assert calibrated.best.time.total == pytest.approx(measured.seconds, rel=1e-3)
+
+    tokens = draw.integers(0, 64, batch=16, pos=16).astype(jnp.int32)
+    expected = run_steps(nym.named_jit(train_step), nym.named_jit(init_state)(jax.random.key(0)), tokens)
+    step = nym.fsdp(train_step, plan.parameters, plan.compute)
+    with jax.set_mesh(plan.mesh()):
+        assert plan.mesh().axis_types[0] == jax.sharding.AxisType.Explicit
+        state = nym.named_jit(init_state, plan.parameters)(jax.random.key(0))
+        losses = run_steps(step, state, tokens)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
