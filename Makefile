@@ -7,7 +7,7 @@
 #   make gpu-plugins
 #                  install XLA's compiler for NVIDIA GPUs for benchmarks/compiled_steps.py, which needs no GPU
 #   make test-all  run all tests, also combinations that others nearly cover
-#   make test-fast run the first test of each file, in about five minutes
+#   make test-fast run the first test of each file, in about two minutes
 #   make test-oldest
 #                  do that with the oldest Python that is there, and the oldest versions of what Axonym needs
 #   make compilers install both compilers where they are to be had
