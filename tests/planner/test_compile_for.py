@@ -124,6 +124,7 @@ def test_program_for_cpus_is_that_of_this_process(axis_types: str):
     assert program.memory.argument_bytes == stats.argument_size_in_bytes
     assert program.memory.output_bytes == stats.output_size_in_bytes
     assert program.memory.alias_bytes == stats.alias_size_in_bytes > 0
+    assert program.memory.temp_bytes == stats.temp_size_in_bytes and program.is_stopped
     sources, expected = (
         [one.source for one in communication_report(each).select(axis="model")] for each in (program, compiled)
     )

@@ -235,8 +235,8 @@ def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(ca
     fixed = {"mesh": {"stage": 2, "expert": 2, "context": 2}, "microbatches": {"batch": 4}}
     stored = {"heads": "expert", "vocab": "stage", "embed": "context", "mlp": None, "head_dim": None}
     state = eqx.filter_eval_shape(init_state, jax.random.key(0))
-    make_plan = functools.partial(nym.planner.plan, train_step, *state, TOKENS, devices="cpu:8", cache=cache)
-    plan = make_plan(fixed={**fixed, "parameters": stored})
+    fixed = {**fixed, "parameters": stored}
+    plan = nym.planner.plan(train_step, *state, TOKENS, devices="cpu:8", cache=cache, fixed=fixed)
     best = plan.best.candidate
     assert plan.best.stage == "compiled" and plan.fits
     assert (best.compute["layers"], best.compute["experts"], best.compute["pos"]) == (
@@ -246,10 +246,6 @@ def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(ca
     )
     assert best.compute["batch"] == ("expert", "stage") and best.schedule.turns == 5
     assert "4 microbatches (bubble 20.0%)" in str(plan)
-    measured = nym.planner.Measurement(1.25 * plan.best.time.total, best.mesh, plan.compute, plan.parameters)
-    calibrated = make_plan(fixed={**fixed, "parameters": stored}, measured=measured)
-    assert calibrated.best.candidate == best
-    assert calibrated.best.time.total == pytest.approx(measured.seconds, rel=1e-3)
 
     tokens = draw.integers(0, 64, batch=16, pos=16).astype(jnp.int32)
     expected = run_steps(nym.named_jit(train_step), nym.named_jit(init_state)(jax.random.key(0)), tokens)

@@ -56,8 +56,8 @@ def compile_for(
             sizes and types of the axes.
         mapping: The mapping that is active; named arrays of `args` without a sharding are sharded by it. The active
             mapping if None.
-        stop_early: Whether to stop before code generation where the compiler permits, which is so on TPUs: seconds
-            instead of minutes. Memory and collectives are known then, cycles are not.
+        stop_early: Whether to stop the compiler for TPUs before code generation: seconds instead of minutes. Memory
+            and collectives are known then, cycles are not. That for CPUs, whose code tells nothing, always stops.
         compiler_options: Options of XLA by name, as for `jax.jit`. Those of `fn` itself do not count.
         cache: The folder for compiled programs; True for one in the user's folder of caches, False for none. A program
             is compiled again if it, an option or a version has changed.
@@ -108,7 +108,7 @@ def compile_for(
         free_arguments=tuple(sharding is None for sharding in argument_shardings),
         free_results=tuple(sharding is None or "?" in sharding for sharding in result_shardings),
         compiler_options=dict(compiler_options or {}),
-        stop_early=stop_early and platform == "tpu",
+        stop_early=platform == "cpu" or (stop_early and platform == "tpu"),
     )
     result, is_cached = _compile_cached(job, versions, folder, timeout)
     if described_mesh.size > 1 and not any(SHARDED_DIMENSION.search(sharding or "") for sharding in argument_shardings):

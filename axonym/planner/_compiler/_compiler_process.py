@@ -1,7 +1,7 @@
 """Compiles a lowered program in a child process, which has the environment that the compiler needs.
 
-With `stop_early`, the child is stopped once XLA for TPUs has written the memory and the schedule of the program, before
-it generates code. What it writes is private to XLA: should that change, the child runs to its end.
+With `stop_early`, the child is stopped once XLA has written the memory and the schedule of the program, before it
+generates code. What it writes is private to XLA: should that change, the child runs to its end.
 """
 
 import errno
@@ -37,7 +37,8 @@ LIBTPU_ENVIRONMENT = {  # of a process that describes TPUs and has none
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
 }
-_DUMPED = "*after_optimizations_after_buffer_assignment.txt"
+_DUMPED = {"tpu": "*after_optimizations_after_buffer_assignment.txt", "cpu": "*cpu_after_optimizations.txt"}
+_DUMPED_LAST = {"tpu": _DUMPED["tpu"], "cpu": "*.debug_options"}  # when all is written that is read here
 _NOTE_WHOLE = "compiled whole: the compiler did not write its memory where it was looked for, which takes longer"
 
 
@@ -181,10 +182,8 @@ def _make_disk_error(job: CompileJob, log: str = "") -> OSError:
 def write_job(job: CompileJob, folder: Path) -> None:
     """Writes what the child reads."""
     topology_name, topology_options = describe_topology(job.topology)
-    defaults: dict[str, Any] = {}
-    if job.platform == "tpu":
-        defaults = {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_pass_re": "NONE_AT_ALL"}
-    elif job.platform == "gpu":
+    defaults: dict[str, Any] = {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_pass_re": "NONE_AT_ALL"}
+    if job.platform == "gpu":
         # XLA tunes its own kernels of products on a GPU, and chooses bad ones without it; those of cuBLAS need none.
         defaults = {"xla_gpu_enable_triton_gemm": False}
     (folder / "program.mlirbc").write_bytes(job.bytecode)
@@ -257,7 +256,7 @@ def _run_child(job: CompileJob, folder: Path, timeout: float) -> tuple[int | Non
                     child.returncode = os.waitstatus_to_exitcode(status)
                     return child.returncode, usage.ru_utime + usage.ru_stime
                 if job.stop_early:
-                    previous_size, dump_size = dump_size, _measure_dump(folder)
+                    previous_size, dump_size = dump_size, _measure_dump(job, folder)
                     # The dump is complete once it has the same size twice and ends as programs do.
                     if dump_size is not None and dump_size == previous_size:
                         return None, _stop_child(child)
@@ -281,10 +280,10 @@ def _stop_child(child: "subprocess.Popen[bytes]") -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _measure_dump(folder: Path) -> int | None:
+def _measure_dump(job: CompileJob, folder: Path) -> int | None:
     """Returns the size of the program that XLA has written after it has assigned memory; None before its end."""
-    path = next((folder / "dump").glob(_DUMPED), None)
-    if path is None:
+    path, last_path = (_find_dump(folder, pattern[job.platform]) for pattern in (_DUMPED, _DUMPED_LAST))
+    if path is None or last_path is None:
         return None
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -295,9 +294,11 @@ def _measure_dump(folder: Path) -> int | None:
 def _read_result(job: CompileJob, folder: Path, exit_code: int | None) -> CompileResult:
     """Returns what the child has written; `exit_code` is None if it was stopped early."""
     log = tuple((folder / "errors.txt").read_text(errors="replace").splitlines())
-    memory = read_buffer_assignment(_read_dump(folder / "dump", "*after_optimizations-buffer-assignment.txt"))
+    memory = read_buffer_assignment(_read_dump(folder, "*after_optimizations-buffer-assignment.txt"))
+    if memory is not None and job.platform == "cpu":  # whose constants `memory_analysis()` does not count
+        memory = _add_up_peak(memory)
     if exit_code is None and memory is not None:
-        return CompileResult(_read_dump(folder / "dump", _DUMPED), memory, is_stopped=True, log=log)
+        return CompileResult(_read_dump(folder, _DUMPED[job.platform]), memory, is_stopped=True, log=log)
     try:
         output = json.loads((folder / "result.json").read_text())
     except (OSError, ValueError):
@@ -305,7 +306,7 @@ def _read_result(job: CompileJob, folder: Path, exit_code: int | None) -> Compil
     if "error" in output:
         if memory is None or not is_memory_error(output["error"]):
             raise _explain_error(job, output["error"])
-        text = _read_dump(folder / "dump", "*after_optimizations.txt")
+        text = _read_dump(folder, "*after_optimizations.txt")
         return CompileResult(text, memory, is_out_of_memory=True, is_stopped=True, log=log)
     notes: tuple[str, ...] = ()
     if job.platform == "tpu" and (memory is None or job.stop_early):
@@ -313,16 +314,25 @@ def _read_result(job: CompileJob, folder: Path, exit_code: int | None) -> Compil
     if memory is None:
         memory = ProgramMemory(**output["memory"])
         if job.platform == "cpu" or not memory.peak_bytes:  # on CPUs it is without temporaries
-            arguments_and_results = memory.argument_bytes + memory.output_bytes - memory.alias_bytes
-            memory = replace(memory, peak_bytes=arguments_and_results + memory.temp_bytes)
+            memory = _add_up_peak(memory)
     text = (folder / "optimized.txt").read_text()
     return CompileResult(text, memory, log=log, notes=notes)
 
 
+def _add_up_peak(memory: ProgramMemory) -> ProgramMemory:
+    arguments_and_results = memory.argument_bytes + memory.output_bytes - memory.alias_bytes
+    return replace(memory, peak_bytes=arguments_and_results + memory.temp_bytes)
+
+
 def _read_dump(folder: Path, pattern: str) -> str:
-    """Returns the file that XLA has written under such a name; empty if there is none."""
-    path = next(folder.glob(pattern), None)
+    """Returns what XLA has written to a file of such a name; empty if there is none."""
+    path = _find_dump(folder, pattern)
     return "" if path is None else path.read_text(errors="replace")
+
+
+def _find_dump(folder: Path, pattern: str) -> Path | None:
+    """Returns a file that XLA has written; some versions have a folder for each program."""
+    return next((folder / "dump").rglob(pattern), None)
 
 
 def is_memory_error(message: str) -> bool:

@@ -179,7 +179,7 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
         raise ValueError(f"`flops` is a number of operations, 0 or more; it was {flops!r}")
     if flops is None and _choose_source(program) == "flops":
         reason, remedy = "as on CPUs", ""
-        if program.is_stopped:
+        if program.is_stopped and program.hardware.platform != "cpu":
             reason, remedy = "since the compiler was stopped early", ", or compile with `stop_early=False`"
         raise ValueError(
             f"the program has no times of instructions, {reason}; pass `flops=`, the floating-point operations of a "
