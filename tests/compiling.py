@@ -23,10 +23,6 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 else:
     FASTER_COMPILING = "--xla_backend_optimization_level=1"
 FASTER_COMPILING += " --xla_llvm_disable_expensive_passes=true"
-if jax.__version_info__ < (0, 11):  # later ones have only the emitters that compile slowly, and end at an unknown flag
-    FASTER_COMPILING += " --xla_cpu_use_fusion_emitters=false"
-    # The kernels of a program are compiled at once, not in up to 32 parts, each of which has a cost of its own.
-    FASTER_COMPILING += " --xla_cpu_parallel_codegen_split_count=1"
 
 
 _CONTEXT_CACHES: list[Any] = []
