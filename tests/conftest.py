@@ -7,6 +7,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import jax
@@ -58,17 +59,20 @@ gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--first-tests", action="store_true", help="run the first test of each file, a sample of all")
+    parser.addoption("--first-tests", choices=["file", "folder"], help="run the first test of each, a sample of all")
     parser.addoption("--thorough", action="store_true", help="also run the tests that are marked as thorough")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out thorough tests without `--thorough`, and keeps the first test of each file for `--first-tests`."""
+    """Leaves out thorough tests without `--thorough`, and keeps the first ones for `--first-tests`."""
     if not config.getoption("thorough"):
         items[:] = [item for item in items if item.get_closest_marker("thorough") is None]
-    if config.getoption("first_tests"):
-        items[:] = {item.path: item for item in reversed(items)}.values()
-        items.reverse()
+    if sample := config.getoption("first_tests"):
+        first: dict[Path, pytest.Item] = {}
+        for item in items:
+            is_group = sample == "file" or item.path.parent == Path(__file__).parent
+            first.setdefault(item.path if is_group else item.path.parent, item)
+        items[:] = first.values()
 
 
 def pytest_collection_finish() -> None:
