@@ -130,6 +130,12 @@ def test_errors_are_shown_as_they_are_raised():
         assert make_errors.fill(page) == page, "Write it again by `python -m tools.make_errors`."
 
 
+def test_each_known_fault_has_a_test():
+    named = re.findall(r"`(test_\w+)`", (ROOT / "docs/known-faults.md").read_text())
+    tests = re.findall(r"^def (test_\w+)", (ROOT / "tests/test_known_faults.py").read_text(), re.MULTILINE)
+    assert sorted({*named}) == sorted(tests)
+
+
 def public(namespace: str) -> Iterator[tuple[str, Any]]:
     """Yields the full names that a namespace re-exports, and what they stand for."""
     module = importlib.import_module(namespace)

@@ -161,7 +161,7 @@ def test_keys_may_be_of_another_sequence():
 @pytest.mark.parametrize(
     ("sizes", "context", "mask", "axis_types", "compute"),
     [
-        ((2, 4, 1, 1), "ring", "window", "auto", attend_alone),
+        pytest.param((2, 4, 1, 1), "ring", "window", "auto", attend_alone, marks=pytest.mark.thorough),
         ((1, 2, 2, 2), "mixed", "packed", "explicit", differentiate),
         pytest.param((1, 2, 2, 2), "all_gather", "window", "explicit", differentiate, marks=pytest.mark.thorough),
     ],

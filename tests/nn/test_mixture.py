@@ -138,7 +138,7 @@ compute_on_one_device = jax.jit(results_and_load)
     ("axis_types", "stored", "mapping", "capacity_factor", "dispatch"),
     [
         ("auto", {**EXPERT, "embed": "data"}, EXPERT, None, "auto"),
-        ("auto", BOTH, BOTH, 1.0, "auto"),
+        pytest.param("auto", BOTH, BOTH, 1.0, "auto", marks=pytest.mark.thorough),
         ("explicit", FULL, FULL, None, "auto"),
         ("explicit", {**EXPERT, "embed": "data"}, EXPERT, 1.0, "auto"),
         ("auto", FOLDED, FOLDED, None, "gather"),

@@ -74,7 +74,7 @@ def assert_close(results, expected):
 @pytest.mark.parametrize(
     ("sizes", "axis_types", "microbatches", "repeats"),
     [
-        ((2, 2, 2), "auto", 4, 1),
+        pytest.param((2, 2, 2), "auto", 4, 1, marks=pytest.mark.thorough),
         ((2, 2, 2), "explicit", 2, 2),
         pytest.param((4, 2, 1), "explicit", 4, 1, marks=pytest.mark.thorough),
     ],

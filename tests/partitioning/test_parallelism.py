@@ -111,7 +111,7 @@ def train_case(name: str, axis_types: Any) -> np.ndarray:
     return np.asarray(losses)
 
 
-BY_DAY = {"experts, all_to_all": "explicit", "stages and a ring": "auto"}  # of the others, other tests have the parts
+BY_DAY = {"experts, all_to_all": "explicit"}  # of the others, other tests have the parts
 
 
 @pytest.mark.parametrize(

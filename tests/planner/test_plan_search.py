@@ -469,7 +469,12 @@ def init_named_model(key):
 @pytest.mark.parametrize(
     ("available", "policy", "note"),
     [
-        (4_500_000, "save out, hidden", "nym.ScanCheckpointPolicy(save_block_internals=['out', 'hidden'])"),
+        pytest.param(
+            4_500_000,
+            "save out, hidden",
+            "nym.ScanCheckpointPolicy(save_block_internals=['out', 'hidden'])",
+            marks=pytest.mark.thorough,
+        ),
         (3_500_000, "save out", "nym.ScanCheckpointPolicy(save_block_internals=['out'])"),
         pytest.param(2_800_000, "layers", "True", marks=pytest.mark.thorough),
         (2**30, "none", "False"),

@@ -95,13 +95,15 @@ INTEGERS = {
 }
 
 
-# Most are drawn in float32 and rounded, so that the other dtypes can wait for the night.
+# Most are drawn in float32 and rounded, so that the other dtypes can wait for the night, and so can those that are
+# computed from draws of others.
+COMPUTED = {*itertools.product(["multinomial", "beta", "chisquare", "f", "t", "generalized_normal", "wald"], DTYPES)}
 OFTEN = {
     *itertools.product([*FLOATS, *INTEGERS], ["bfloat16"]),
     *[("uniform", dtype) for dtype in DTYPES],
     *[("normal", "float64"), ("truncated_normal in the right tail", "float32"), ("choice", "float16")],
     *[("orthogonal", "bfloat16"), ("multivariate_normal", "bfloat16")],
-} - {("multinomial", "bfloat16")}
+} - COMPUTED
 
 
 def in_each_dtype(table):
