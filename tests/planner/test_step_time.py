@@ -349,6 +349,17 @@ UPDATE = """
             ),
             2**20 * (2 + 4) + 4,  # a slice is read, and an update written
         ),
+        (
+            (
+                "%p = f32[4,1024,1024] parameter(0)",
+                "%q = bf16[4,1024,1024] parameter(1)",
+                "%i = s32[] parameter(2)",
+                "%s = ((f32[4,1024,1024], bf16[4,1024,1024], s32[]), f32[4,1024,1024], u32[]) "
+                "fusion-start(%p, %q, %i), kind=kLoop, calls=%fused",
+                "%u = f32[4,1024,1024] fusion-done(%s)",
+            ),
+            2**20 * (2 + 4) + 4,  # the same, at its start
+        ),
         (("%a = f32[1024,1024] parameter(0)", "%b = f32[1048576] bitcast(%a)"), None),
     ],
 )
