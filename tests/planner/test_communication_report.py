@@ -95,6 +95,28 @@ ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
     assert "  Net/norm + Net/up + 2 more  " in table
 
 
+@pytest.mark.parametrize(
+    ("results", "size"),
+    [
+        ("f32[8]{0}", 32),
+        ("(f32[8]{0}, f32[4]{0})", 48),
+        ("((f32[8]{0}), f32[8]{0})", 32),  # XLA of JAX 0.12 for GPUs writes the operands, too
+        ("((f32[8]{0}, f32[4]{0}), (f32[8]{0}, f32[4]{0}))", 48),
+    ],
+)
+def test_a_sum_that_is_started_has_the_bytes_of_its_results(results, size):
+    text = f"""
+ENTRY %main (x: f32[8], y: f32[4]) -> f32[8] {{
+  %x = f32[8]{{0}} parameter(0)
+  %y = f32[4]{{0}} parameter(1)
+  %sum = {results} all-reduce-start(%x, %y), replica_groups={{}}
+  ROOT %done = f32[8]{{0}} all-reduce-done(%sum)
+}}
+"""
+    [one] = list_read(text)
+    assert (one.kind, one.bytes) == ("all-reduce", size)
+
+
 def test_collectives_written_in_shard_map_are_told_apart_though_all_have_one_channel():
     gather = """
 %async_collective_fusion.NUMBER (x.NUMBER: s8[4]) -> s8[16] {

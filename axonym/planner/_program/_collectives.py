@@ -229,8 +229,10 @@ def read_exchange(hlo: HloProgram, instruction: HloInstruction) -> tuple[Collect
     opcode = instruction.opcode
     kind: CollectiveKind = opcode.removesuffix("-start")  # pyright: ignore[reportAssignmentType]
     elements = split_tuple(instruction.shape)
-    if opcode.endswith("-start") and opcode != "all-reduce-start" and len(elements) > 1:
-        return kind, parse_arrays(elements[1])  # the first are the operands, and contexts may follow
+    if opcode.endswith("-start") and len(elements) > 1:
+        # The first are the operands, and contexts may follow. A sum may have its results alone.
+        if kind != "all-reduce" or elements[0].startswith("("):
+            return kind, parse_arrays(elements[1])
     return kind, instruction.results
 
 
