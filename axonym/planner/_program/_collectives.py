@@ -189,7 +189,9 @@ def find_collectives(hlo: HloProgram) -> list[tuple[HloInstruction, CollectiveKi
         if is_collective(instruction):
             kind, results = read_exchange(hlo, instruction)
             computation = instruction.computation
-            if instruction.channel and ("async" in computation or "fused" in computation):
+            is_started_whole = any(call.opcode == "async-start" for call in hlo.find_calls(computation))
+            is_fused = not is_started_whole and ("async" in computation or "fused" in computation)
+            if instruction.channel and is_fused:
                 # One collective is written in each fusion that it is spread over.
                 key = kind, instruction.channel, hlo.count_runs(computation)
             else:
