@@ -124,9 +124,9 @@ ON_GPUS = {
     "xla_gpu_all_gather_combine_threshold_bytes": 134217728,
     "xla_gpu_reduce_scatter_combine_threshold_bytes": 67108864,
     "xla_gpu_all_reduce_combine_threshold_bytes": 134217728,
-    "xla_gpu_enable_pipelined_all_gather": True,
-    "xla_gpu_enable_pipelined_reduce_scatter": True,
-    "xla_gpu_enable_pipelined_all_reduce": True,
+    "xla_gpu_pipeline_all_gather": "COLLECTIVE_PIPELINING_MODE_ON",
+    "xla_gpu_pipeline_reduce_scatter": "COLLECTIVE_PIPELINING_MODE_ON",
+    "xla_gpu_pipeline_all_reduce": "COLLECTIVE_PIPELINING_MODE_ON",
 }
 COPIES = {"batch": ("replica", "data")}
 LLAMA_2_7B = {"vocab": 32000, "heads": 32, "group": 1, "head_dim": 128, "pos": 4096}

@@ -5,7 +5,7 @@ that share the batch, then a slice for each shard. XLA makes one reduce-scatter 
 same mesh axes as the batch. The gradient of a typed gather is a reduce-scatter over the mesh axes of the shards, and an
 all-reduce of its result over the other mesh axes of the batch, those of replicas.
 
-JAX's own transpose of a typed gather is one reduce-scatter, which libtpu 0.0.42 turns into an all-reduce of twice the
+JAX's own transpose of a typed gather is one reduce-scatter, which libtpu turns into an all-reduce of twice the
 bytes if the devices are a whole slice, or if it has no tiles for the array. So the transpose is written here, in rounds
 that libtpu keeps.
 """

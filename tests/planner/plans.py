@@ -11,7 +11,7 @@ DATA, MODEL = ("data",), ("model",)
 TENSOR = {"batch": DATA, "heads": MODEL, "mlp": MODEL, "vocab": MODEL}
 STORED = {**TENSOR, "embed": DATA}
 V5E = described_devices("v5e:16x16")[0].topology
-VERSIONS = {"jax": "0.12.0", "libtpu": "0.0.42.1"}
+VERSIONS = {"jax": "0.12.0", "libtpu": "0.0.50.1"}
 
 
 def make_evaluation(

@@ -95,6 +95,28 @@ ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
     assert "  Net/norm + Net/up + 2 more  " in table
 
 
+@pytest.mark.parametrize(
+    ("results", "size"),
+    [
+        ("f32[8]{0}", 32),
+        ("(f32[8]{0}, f32[4]{0})", 48),
+        ("((f32[8]{0}), f32[8]{0})", 32),  # XLA of JAX 0.12 for GPUs writes the operands, too
+        ("((f32[8]{0}, f32[4]{0}), (f32[8]{0}, f32[4]{0}))", 48),
+    ],
+)
+def test_a_sum_that_is_started_has_the_bytes_of_its_results(results, size):
+    text = f"""
+ENTRY %main (x: f32[8], y: f32[4]) -> f32[8] {{
+  %x = f32[8]{{0}} parameter(0)
+  %y = f32[4]{{0}} parameter(1)
+  %sum = {results} all-reduce-start(%x, %y), replica_groups={{}}
+  ROOT %done = f32[8]{{0}} all-reduce-done(%sum)
+}}
+"""
+    [one] = list_read(text)
+    assert (one.kind, one.bytes) == ("all-reduce", size)
+
+
 def test_collectives_written_in_shard_map_are_told_apart_though_all_have_one_channel():
     gather = """
 %async_collective_fusion.NUMBER (x.NUMBER: s8[4]) -> s8[16] {
@@ -115,6 +137,23 @@ frontend_attributes={chain_id="CHAIN"}, metadata={op_name="jit(f)/LAYER/gather(m
     text += f"\nENTRY %main (x: s8[4]) -> s8[16] {{\n  %x = s8[4]{{0}} parameter(0)\n{calls}}}\n"
     collectives = list_read(text, {"data": 4})
     assert [collective.layer for collective in collectives] == ["up", "gate"]
+
+
+def test_collectives_that_are_started_whole_are_told_apart_though_all_have_one_channel():
+    exchange = """
+%async_computation.NUMBER (x.NUMBER: s8[4], i: s32[2]) -> s8[16] {
+  %x.NUMBER = s8[4]{0} parameter(0)
+  %i = s32[2]{0} parameter(1)
+  ROOT %exchange.NUMBER = s8[16]{0} ragged-all-to-all(%x.NUMBER, %x.NUMBER, %i, %i, %i, %i), channel_id=1
+}
+"""
+    calls = """  %start.NUMBER = ((s8[4], s32[2]), s8[16], u32[]) async-start(%x, %i), calls=%async_computation.NUMBER
+  %done.NUMBER = s8[16] async-done(%start.NUMBER)
+"""
+    text = "".join(exchange.replace("NUMBER", number) for number in "12")
+    text += "ENTRY %main (x: s8[4], i: s32[2]) -> s8[16] {\n  %x = s8[4]{0} parameter(0)\n  %i = s32[2]{0} parameter(1)\n"
+    text += "".join(calls.replace("NUMBER", number) for number in "12") + "}\n"
+    assert [one.bytes for one in list_read(text, {"data": 4})] == [16, 16]
 
 
 def test_a_gather_of_several_arrays_has_the_axes_of_all():

@@ -119,7 +119,7 @@ def test_table_says_where_figures_are_from_and_what_was_left_out():
     assert f"{screened} peak of the device" in join_lines(make_plan(SCREENED))
     assert "Looked at 134 candidates: 2 timed, 3 compiled, 1 screened, 1 could not be compiled, 127 left out" in text
     assert "127 left out (96: axis 'heads' of size 8" in text
-    assert "Compiled with jax 0.12.0, libtpu 0.0.42.1; xla_tpu_enable_latency_hiding_scheduler=True" in text
+    assert "Compiled with jax 0.12.0, libtpu 0.0.50.1; xla_tpu_enable_latency_hiding_scheduler=True" in text
     assert text.endswith("Attention is priced at half of the peak.")
 
 

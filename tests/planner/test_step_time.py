@@ -159,7 +159,6 @@ def test_transfers_to_the_host_run_beside_computing(start, done):
 
 
 HEADS, QUERIES, KEYS = "bf16[2,4,1024,128]{3,2,1,0}", 2 * 4 * 1024 * 128, 1024
-SUMS = "f32[2,512,128]{2,1,0}"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,6 @@ SUMS = "f32[2,512,128]{2,1,0}"
         ("splash_mha_dq_no_residuals.1", HEADS, "s8[1,2,2]{2,1,0}, ", 1 / 2),
         ("splash_mha_dkv_no_residuals", f"({HEADS}, {HEADS})", "s8[1,2,2]{2,1,0}, ", 3 / 2),
         ("splash_mha_dkv_no_residuals", f"({HEADS}, {HEADS}, {HEADS})", "s8[1,2,2]{2,1,0}, ", 4 / 2),
-        ("splash_mha_dkv_no_residuals", f"({SUMS}, {SUMS}, {HEADS}, {HEADS})", "s8[1,2,2]{2,1,0}, ", 3 / 2),
     ],
 )
 def test_kernels_of_attention_are_counted_by_products(name, results, mask, products):
@@ -348,6 +346,17 @@ UPDATE = """
                 "%u = f32[4,1024,1024] fusion(%p, %q, %i), kind=kLoop, calls=%fused",
             ),
             2**20 * (2 + 4) + 4,  # a slice is read, and an update written
+        ),
+        (
+            (
+                "%p = f32[4,1024,1024] parameter(0)",
+                "%q = bf16[4,1024,1024] parameter(1)",
+                "%i = s32[] parameter(2)",
+                "%s = ((f32[4,1024,1024], bf16[4,1024,1024], s32[]), f32[4,1024,1024], u32[]) "
+                "fusion-start(%p, %q, %i), kind=kLoop, calls=%fused",
+                "%u = f32[4,1024,1024] fusion-done(%s)",
+            ),
+            2**20 * (2 + 4) + 4,  # the same, at its start
         ),
         (("%a = f32[1024,1024] parameter(0)", "%b = f32[1048576] bitcast(%a)"), None),
     ],

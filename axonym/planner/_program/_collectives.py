@@ -189,7 +189,9 @@ def find_collectives(hlo: HloProgram) -> list[tuple[HloInstruction, CollectiveKi
         if is_collective(instruction):
             kind, results = read_exchange(hlo, instruction)
             computation = instruction.computation
-            if instruction.channel and ("async" in computation or "fused" in computation):
+            is_started_whole = any(call.opcode == "async-start" for call in hlo.find_calls(computation))
+            is_fused = not is_started_whole and ("async" in computation or "fused" in computation)
+            if instruction.channel and is_fused:
                 # One collective is written in each fusion that it is spread over.
                 key = kind, instruction.channel, hlo.count_runs(computation)
             else:
@@ -229,8 +231,10 @@ def read_exchange(hlo: HloProgram, instruction: HloInstruction) -> tuple[Collect
     opcode = instruction.opcode
     kind: CollectiveKind = opcode.removesuffix("-start")  # pyright: ignore[reportAssignmentType]
     elements = split_tuple(instruction.shape)
-    if opcode.endswith("-start") and opcode != "all-reduce-start" and len(elements) > 1:
-        return kind, parse_arrays(elements[1])  # the first are the operands, and contexts may follow
+    if opcode.endswith("-start") and len(elements) > 1:
+        # The first are the operands, and contexts may follow. A sum may have its results alone.
+        if kind != "all-reduce" or elements[0].startswith("("):
+            return kind, parse_arrays(elements[1])
     return kind, instruction.results
 
 

@@ -84,7 +84,7 @@ def count_moved_bytes(hlo: HloProgram, instruction: HloInstruction) -> int:
     """
     if instruction.opcode in _FREE:
         return 0
-    if instruction.opcode != "fusion":
+    if not instruction.is_fusion:
         users = {name: [instruction] for name in instruction.operands}
         arrays, written = [*dict.fromkeys(hlo.find_operands(instruction))], [instruction]
     else:

@@ -71,6 +71,11 @@ class HloInstruction(NamedTuple):
         return tuple(xla.OPERAND.findall(self.attributes.partition(")")[0]))
 
     @property
+    def is_fusion(self) -> bool:
+        """Whether it computes several instructions at once; XLA for GPUs starts some of these and ends them later."""
+        return self.opcode in ("fusion", "fusion-start")
+
+    @property
     def parameter_number(self) -> int:
         """Of a parameter, its place among the arguments of the computation."""
         return int(self.attributes.partition(")")[0])
@@ -177,7 +182,7 @@ class HloProgram:
         """Returns the instructions that take the result of another one, in fusions and after copies too."""
         users: list[HloInstruction] = []
         for user in self._users.get((instruction.computation, instruction.name), []):
-            if user.opcode == "fusion":
+            if user.is_fusion:
                 number = user.operands.index(instruction.name)
                 body = [inner for name in self.find_called(user) for inner in self.by_computation[name]]
                 for inner in body:
@@ -189,7 +194,7 @@ class HloProgram:
                 users.append(user)
         if self._roots.get(instruction.computation) is instruction:
             for call in self.find_calls(instruction.computation):
-                users += self.find_users(call) if call.opcode == "fusion" else []
+                users += self.find_users(call) if call.is_fusion else []
         return users
 
     @functools.cached_property

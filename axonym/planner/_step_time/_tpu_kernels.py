@@ -55,7 +55,7 @@ def count_attention_flops(kernel: HloInstruction) -> float:
     query, key = arrays[:2]
     product_flops = 2.0 * math.prod(query.shape) * key.shape[-2]
     is_masked = any(array.dtype not in _FLOATS for array in operands)
-    return product_flops * _count_products(kernel, len(key.shape)) * (0.5 if is_masked else 1.0)
+    return product_flops * _count_products(kernel) * (0.5 if is_masked else 1.0)
 
 
 def count_ragged_dot(
@@ -113,11 +113,11 @@ def _list_operands(kernel: HloInstruction) -> tuple[HloArray, ...]:
     return parse_arrays(match[1]) if match else ()
 
 
-def _count_products(kernel: HloInstruction, rank: int) -> int:
-    """Returns how many products a kernel of attention counts for, with keys of that rank."""
+def _count_products(kernel: HloInstruction) -> int:
+    """Returns how many products a kernel of attention counts for."""
     name = f"{kernel.name} {kernel.op_name.rpartition('/jit(')[2]}"
-    if "dkv" in name:  # the gradients of key and value, and that of the weights
-        return sum(len(array.shape) >= rank for array in kernel.results) + 1  # others hold sums, up to jax 0.10
+    if "dkv" in name:  # the gradients that it returns, and that of the weights
+        return len(kernel.results) + 1
     if "dq" in name:
         return 1
     return 2
