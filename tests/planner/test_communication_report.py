@@ -151,7 +151,8 @@ def test_collectives_that_are_started_whole_are_told_apart_though_all_have_one_c
   %done.NUMBER = s8[16] async-done(%start.NUMBER)
 """
     text = "".join(exchange.replace("NUMBER", number) for number in "12")
-    text += "ENTRY %main (x: s8[4], i: s32[2]) -> s8[16] {\n  %x = s8[4]{0} parameter(0)\n  %i = s32[2]{0} parameter(1)\n"
+    text += "ENTRY %main (x: s8[4], i: s32[2]) -> s8[16] {\n"
+    text += "  %x = s8[4]{0} parameter(0)\n  %i = s32[2]{0} parameter(1)\n"
     text += "".join(calls.replace("NUMBER", number) for number in "12") + "}\n"
     assert [one.bytes for one in list_read(text, {"data": 4})] == [16, 16]
 
