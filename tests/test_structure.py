@@ -87,7 +87,17 @@ def run_examples(name: str, thing: Any) -> Iterator[str]:
         yield "".join(report)
 
 
-@pytest.mark.parametrize("part", [part for part in PARTS if part != "typing"])  # which has annotations only
+def test_public_functions_have_examples():
+    things = [each for things in public_things().values() for each in things.items()]
+    wrong = [name for name, thing in things if not any(">>> " in text for _, text in documented(name, thing))]
+    fail_for(wrong, "A public function or class has a docstring with an example.")
+
+
+# Distributions take long to compile, and have tests of their own.
+IN_PARTS = [pytest.param(part, marks=[pytest.mark.thorough] * (part == "random")) for part in PARTS if part != "typing"]
+
+
+@pytest.mark.parametrize("part", IN_PARTS)
 def test_public_things_have_examples_that_run(part: str):
     things = public_things()[part]
     assert things

@@ -32,6 +32,7 @@ RAISED = {
 DIFFERENT = ("step", "leaves", "number", "dtype", "names", "no data")
 LATE = ("late", "slow disk")
 KINDS = (*RAISED, *DIFFERENT, *LATE)
+OFTEN = "data", "full disk", "step", "names", "no data", "late"  # the others resemble these
 
 
 class Failure(NamedTuple):

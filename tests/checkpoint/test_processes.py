@@ -9,7 +9,7 @@ import pytest
 import axonym as nym
 
 from ..processes import run
-from .fail import KINDS, Data, Failure, check_folder, check_outputs, read_lines
+from .fail import KINDS, OFTEN, Data, Failure, check_folder, check_outputs, read_lines
 
 
 PROGRAM = """
@@ -90,9 +90,10 @@ run_child(FOLDER.with_name("failures"), FAILURES, 0, 2)
 
 
 @pytest.mark.timeout(240)
-def test_two_save_and_restore_fail_together_and_one_restores(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [OFTEN, pytest.param(KINDS, marks=pytest.mark.thorough)], ids=["often", "all"])
+def test_two_save_and_restore_fail_together_and_one_restores(tmp_path: Path, kinds: tuple[str, ...]) -> None:
     folder = tmp_path / "checkpoints"
-    failures = [Failure(kind, number % 2) for number, kind in enumerate(KINDS)]
+    failures = [Failure(kind, number % 2) for number, kind in enumerate(kinds)]
     program = PROGRAM.replace("FOLDER =", f"FOLDER = pathlib.Path({str(folder)!r})\nFAILURES = {failures}", 1)
     outputs = run(program, processes=2, devices=4)
     check_outputs(outputs, failures, 0, timeout=2)

@@ -36,7 +36,7 @@ def make_keyless(init: Callable[..., Any], *args: Any, **options: Any) -> Callab
 GATES = nn.glu, nn.geglu, nn.reglu, nn.swiglu
 LINEAR = [
     Case("nn.Linear nn.HiddenLinear", call, (make(nn.HiddenLinear.init, Embed, Mlp), "batch pos embed")),
-    Case("nn.InputLinear", call, (make(nn.InputLinear.init, Embed, Mlp), "batch embed")),
+    Case("nn.InputLinear", call, (make(nn.InputLinear.init, Embed, Mlp), "batch embed"), is_thorough=True),
     Case("nn.OutputLinear", call, (make(nn.OutputLinear.init, (Heads, HeadDim), Mlp), "batch heads head_dim")),
     Case("nn.MLP", call, (make(nn.MLP.init, Embed, Mlp.alias("out"), 8, 2), "batch embed"), is_thorough=True),
     Case(
@@ -46,8 +46,8 @@ LINEAR = [
     ),
     Case("nn.Embedding", nn.Embedding.unembed, (make(nn.Embedding.init, Vocab, Embed), "batch embed"), "unembed"),
     Case("nn.RmsNorm", call, (make_keyless(nn.RmsNorm.init, Embed), "batch embed")),
-    Case("nn.LayerNorm", call, (make_keyless(nn.LayerNorm.init, (Embed, Pos)), "batch pos embed")),
-    Case("nn.GroupNorm", call, (make_keyless(nn.GroupNorm.init, Mlp, 2, "pos"), "batch pos mlp")),
+    Case("nn.LayerNorm", call, (make_keyless(nn.LayerNorm.init, (Embed, Pos)), "batch pos embed"), is_thorough=True),
+    Case("nn.GroupNorm", call, (make_keyless(nn.GroupNorm.init, Mlp, 2, "pos"), "batch pos mlp"), is_thorough=True),
     Case("nn.standardize", lambda x: nn.standardize(x, "b"), ("a b",)),
     Case("nn.Dropout", lambda x: nn.Dropout(0.5)(x, key=KEY(0)), ("batch embed",)),
     Case("nn.glu nn.geglu nn.reglu nn.swiglu", lambda x: [fn(x, "b") for fn in GATES], ("a b",)),
@@ -107,6 +107,7 @@ ATTENTION = [
         attend(implementation="blocked", block_size=4, mask=nn.AttentionMask.causal(), QPos="pos"),
         (QUERY, KEYS, KEYS, "heads"),
         "blocked with sinks",
+        is_thorough=True,
     ),
     Case(
         "nn.rotary_embedding",
@@ -130,6 +131,7 @@ LOSSES = [
         "nn.cross_entropy_loss_and_log_normalizers",
         lambda x: nn.cross_entropy_loss_and_log_normalizers(x, "vocab", choose("batch")),
         ("batch vocab",),
+        is_thorough=True,
     ),
     Case(
         "nn.fused_cross_entropy",
@@ -181,6 +183,7 @@ EXPERTS = [
             "batch embed",
         ),
         "with a capacity",
+        is_thorough=True,
     ),
 ]
 WINDOWS = [

@@ -85,9 +85,9 @@ def reduce_once(problem: Problem, parameters: list[Any], examples: list[Any]) ->
     if not jax.sharding.get_abstract_mesh().empty:
         return nym.microbatch(problem.differentiate, problem.batch, 1, reduce_once=True)(parameters, examples)
     # Each of two devices has a half of the examples, which matters to layers that mix these.
-    halves = [[x[problem.batch, half] for x in examples] for half in (slice(0, 2), slice(2, 4))]
-    gradients = [problem.differentiate(parameters, half) for half in halves]
-    return jax.tree.map(lambda *pair: sum(pair) / 2, *gradients)
+    halves = [nym.stack("half", nym.split(x, problem.batch, (nym.Axis(problem.batch, 2),) * 2)) for x in examples]
+    gradients = nym.map(lambda half: problem.differentiate(parameters, half), "half")(halves)
+    return jax.tree.map(lambda x: x.mean("half"), gradients, is_leaf=nym.is_named_array)
 
 
 def map_over_inputs(problem: Problem, parameters: list[Any], examples: list[Any]) -> Any:

@@ -129,10 +129,10 @@ def test_masks_are_right_under_every_placement(context, mask, axis_types, is_zig
 @pytest.mark.parametrize(
     ("context", "mask", "axis_types", "is_zigzag"),
     [
-        ("all_gather", "inverted", "explicit", True),
+        pytest.param("all_gather", "inverted", "explicit", True, marks=pytest.mark.thorough),
         ("ring", "window", "explicit", False),
         ("all_to_all", "prefix", "auto", True),
-        ("mixed", "causal", "explicit", True),
+        pytest.param("mixed", "causal", "explicit", True, marks=pytest.mark.thorough),
     ],
 )
 def test_scores_are_capped_biased_and_scaled_as_on_one_device(context, mask, axis_types, is_zigzag):

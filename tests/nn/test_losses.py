@@ -123,14 +123,20 @@ def test_infinite_scores_may_be_left_out_or_have_labels_of_probability_0(draw):
 
 
 def test_low_precision_is_widened_and_its_gradient_is_not(draw, labels):
-    logits = draw(Batch, Pos, Label).astype(jnp.bfloat16)
-    result, gradient = jax.value_and_grad(lambda logits: cross_entropy(logits, "label", labels).scalar())(logits)
+    @jax.jit
+    def compute(logits):
+        loss = jax.value_and_grad(lambda logits: cross_entropy(logits, "label", labels).scalar())
+        results = loss(logits), nym.nn.cross_entropy_loss_and_log_normalizers(logits, Label, labels)
+        return *results, by_optax(logits, labels), jax.nn.logsumexp(logits.array.astype(jnp.float32), axis=-1)
+
+    (result, gradient), (losses, normalizers), expected, expected_normalizers = compute(
+        draw(Batch, Pos, Label).astype(jnp.bfloat16)
+    )
     assert result.dtype == jnp.float32 and gradient.dtype == jnp.bfloat16
-    assert allclose(result, by_optax(logits, labels).array.mean(), rtol=1e-6)
-    losses, normalizers = nym.nn.cross_entropy_loss_and_log_normalizers(logits, Label, labels)
-    assert allclose(losses.array, by_optax(logits, labels).array, atol=1e-6)
+    assert allclose(result, expected.array.mean(), rtol=1e-6)
+    assert allclose(losses.array, expected.array, atol=1e-6)
     assert normalizers.dtype == jnp.float32 and normalizers.names == ("batch", "pos")
-    assert allclose(normalizers.array, jax.nn.logsumexp(logits.array.astype(jnp.float32), axis=-1), atol=1e-6)
+    assert allclose(normalizers.array, expected_normalizers, atol=1e-6)
 
 
 def test_a_divided_label_axis_is_never_gathered(mesh, draw, labels):

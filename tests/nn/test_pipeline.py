@@ -95,14 +95,26 @@ def test_stages_compute_what_one_device_computes(sizes, axis_types, microbatches
 
 
 def test_the_batch_may_be_sharded_over_the_stages_of_a_sequence_outside_of_them():
-    expected = differentiate_on_one_device(BLOCKS, X, FACTORS, GATES)
-    blocks = BlockSeq(BLOCKS.unstacked(), Layers, True)
+    def step(bias, x, factor, *, gate):
+        change = nym.sin(x + bias) * factor * gate
+        return x + change, {"size": (change**2).mean(), "change": change.sum("embed"), "plain": change.mean().array}
+
+    @eqx.filter_value_and_grad(has_aux=True)
+    def differentiate(args):
+        layers, x, factors, gates = args
+        x, results = layers.scan_via(step)(x.rename({"input": "embed"}), factors, gate=gates)
+        loss = (x**2).mean() + results["size"].mean() + (results["change"] ** 2).mean()
+        return loss.scalar() + results["plain"].mean(), (x, results)
+
+    stack = Stacked(DRAW(Layers, Embed), Layers, True)
+    expected = eqx.filter_jit(differentiate)((stack, X, FACTORS, GATES))
+    blocks = BlockSeq(stack.unstacked(), Layers, True)
     mesh = nym.create_mesh((2, 2), ("stage", "data"), devices=jax.devices()[:4], axis_types="explicit")
     mapping = nym.AxisMapping({"batch": ("data", "stage"), "layers": "stage"}, microbatches={"batch": 2})
     with jax.set_mesh(mesh):
         arguments = *nym.shard((blocks, X), mapping), *nym.shard((FACTORS, GATES), {"layers": "stage"})
-        step = nym.named_jit(differentiate, in_axis_resources={}, out_axis_resources={}, axis_resources=mapping)
-        value, (gradients, *others) = jax.device_get(step(*arguments))
+        compute = nym.named_jit(differentiate, in_axis_resources={}, out_axis_resources={}, axis_resources=mapping)
+        value, (gradients, *others) = jax.device_get(compute(arguments))
     gradients = Stacked(gradients.vmap_via(lambda layer: layer)(), Layers, True)
     assert_close((value, (gradients, *others)), expected)
 

@@ -336,11 +336,15 @@ def test_stacks_in_stacks_drop_other_elements():
         assert_leaves_close(*jax.jit(compute)(layers))
 
 
-def test_a_policy_changes_no_gradient_and_drops_the_same_elements():
+@pytest.mark.parametrize(
+    "policies_of_sequences", [["a name", "host nested"], pytest.param([*POLICIES], marks=pytest.mark.thorough)]
+)
+def test_a_policy_changes_no_gradient_and_drops_the_same_elements(policies_of_sequences):
     @jax.jit
     def compute(x):
         expected = apply_in_turn(make_noisy()[0], x, FOLDED_KEYS)
-        every = [layers for policy in POLICIES.values() for layers in make_noisy(policy)]
+        every = [make_noisy(policy)[0] for policy in POLICIES.values()]
+        every += [make_noisy(POLICIES[name])[1] for name in policies_of_sequences]
         fold = nym.value_and_grad(lambda x, layers: layers.fold(x, key=KEY).sum())
         return [fold(x, layers) for layers in every], (expected.sum(), expected / x)
 

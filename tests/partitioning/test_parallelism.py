@@ -24,7 +24,7 @@ CONFIG = {
 }  # fmt: skip
 MODELS: dict[str, Any] = {"llama": (llama.Config, llama.Llama), "mixtral": (mixtral.Config, mixtral.Mixtral)}
 TOKENS = nym.named(np.random.default_rng(0).integers(0, 32, (STEPS, 16, 16)), ("step", "batch", "pos"))
-OPTIMIZER = optax.adam(2e-3, eps=1e-3)
+OPTIMIZER = optax.sgd(1.0, momentum=0.5)
 
 
 def compute_loss(model: Any, tokens: Any) -> Any:
@@ -52,13 +52,19 @@ def train(model: Any, state: Any, tokens: Any) -> Any:
 def make_model(family: str, **options: Any) -> Any:
     config, model = MODELS[family]
     config = config.from_hf(CONFIG)._replace(**options)
-    return eqx.filter_jit(lambda: model.init(config, key=jax.random.key(0)))()
+    shapes = eqx.filter_eval_shape(model.init, config, key=jax.random.key(0))
+    random = np.random.default_rng(0)
+    return jax.tree.map(lambda x: random.normal(scale=0.3, size=x.shape).astype(x.dtype), shapes)
+
+
+def init_state(model: Any) -> Any:
+    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), eqx.filter_eval_shape(OPTIMIZER.init, model))
 
 
 @functools.cache
 def train_on_one_device(family: str) -> np.ndarray:
     model = make_model(family)
-    losses = np.asarray(eqx.filter_jit(train)(model, eqx.filter_jit(OPTIMIZER.init)(model), TOKENS))
+    losses = np.asarray(eqx.filter_jit(train)(model, init_state(model), TOKENS))
     assert losses[-1] < losses[0]
     return losses
 
@@ -105,8 +111,7 @@ def train_case(name: str, axis_types: Any) -> np.ndarray:
     blocks = model.blocks.interleave(sizes.get("stage", 1), repeats)
     model = jax.tree.map(np.asarray, eqx.tree_at(lambda model: model.blocks, model, blocks))
     with jax.set_mesh(nym.create_mesh(tuple(sizes.values()), tuple(sizes), axis_types=axis_types)):
-        model = nym.shard(model, stored)
-        state = nym.named_jit(OPTIMIZER.init, out_axis_resources=stored)(model)
+        model, state = nym.shard((model, init_state(model)), stored)
         losses = nym.fsdp(train, stored, computing)(model, state, nym.shard(TOKENS, computing))
     return np.asarray(losses)
 

@@ -27,7 +27,7 @@ CONFIG = Config(
     *nym.make_axes(mlp=32, experts=4),
     top_k=4,  # all of them, so that rounding changes no choice
 )
-OPTIMIZER = optax.adam(1e-3)
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
 TOKENS = NamedArray(jax.ShapeDtypeStruct((16, 16), jnp.int32), ("batch", "pos"))
 
 
@@ -234,9 +234,9 @@ def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(ca
     monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 1)
     fixed = {"mesh": {"stage": 2, "expert": 2, "context": 2}, "microbatches": {"batch": 4}}
     stored = {"heads": "expert", "vocab": "stage", "embed": "context", "mlp": None, "head_dim": None}
-    state = eqx.filter_eval_shape(init_state, jax.random.key(0))
     fixed = {**fixed, "parameters": stored}
-    plan = nym.planner.plan(train_step, *state, TOKENS, devices="cpu:8", cache=cache, fixed=fixed)
+    shapes = eqx.filter_eval_shape(init_state, jax.random.key(0))
+    plan = nym.planner.plan(train_step, *shapes, TOKENS, devices="cpu:8", cache=cache, fixed=fixed)
     best = plan.best.candidate
     assert plan.best.stage == "compiled" and plan.fits
     assert (best.compute["layers"], best.compute["experts"], best.compute["pos"]) == (
@@ -247,11 +247,13 @@ def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(ca
     assert best.compute["batch"] == ("expert", "stage") and best.schedule.turns == 5
     assert "4 microbatches (bubble 20.0%)" in str(plan)
 
+    random = np.random.default_rng(0)
+    state = jax.tree.map(lambda x: random.normal(size=x.shape, scale=0.1).astype(x.dtype), shapes)
     tokens = draw.integers(0, 64, batch=16, pos=16).astype(jnp.int32)
-    expected = run_steps(nym.named_jit(train_step), nym.named_jit(init_state)(jax.random.key(0)), tokens)
+    expected = run_steps(nym.named_jit(train_step), state, tokens)
     step = nym.fsdp(train_step, plan.parameters, plan.compute)
     with jax.set_mesh(plan.mesh()):
         assert plan.mesh().axis_types[0] == jax.sharding.AxisType.Explicit
-        state = nym.named_jit(init_state, plan.parameters)(jax.random.key(0))
-        losses = run_steps(step, state, tokens)
+        losses = run_steps(step, nym.shard(state, plan.parameters), tokens)
+    assert losses[1] < losses[0]
     np.testing.assert_allclose(losses, expected, rtol=1e-4)

@@ -225,6 +225,15 @@ def test_values_are_those_of_jax(names):
         np.testing.assert_allclose(x.array, plain[name], rtol=1e-5, err_msg=name)
 
 
+def test_loops_have_the_axes_and_dtype_of_jax():
+    by_name, by_position = jax.eval_shape(
+        lambda: [{name: fn(name) for name in LOOPS} for fn in (draw_by_name, draw_by_position)]
+    )
+    for name, x in by_name.items():
+        assert x.names == ("a", "b")
+        assert (x.array.shape, x.dtype) == (by_position[name].shape, by_position[name].dtype)
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_signatures_have_the_key_the_shape_and_then_the_parameters(name):
     own, theirs = (inspect.signature(getattr(module, name)).parameters for module in (random, jax.random))
