@@ -18,7 +18,6 @@ import gc
 import importlib
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ import numpy as np
 from axonym.planner._compiler._compiler_process import PLUGINS, find_plugin_folder, make_environment
 from axonym.planner._program._collectives import COLLECTIVE_KINDS, ArgumentAxes, SliceGroups, list_collectives
 from axonym.planner._program._hlo_program import HloProgram
+from axonym.planner._program._xla_text import ESTIMATED_CYCLES
 
 
 ROOT = Path(__file__).parents[1]
@@ -184,7 +184,7 @@ def read_program(text: str, devices: int) -> dict[str, float]:
     sent_bytes = {kind: size for kind, (_, size) in count_collectives(program, devices).items()}
     cycles = 0
     for instruction in program.instructions:
-        if estimated := re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes):
+        if estimated := ESTIMATED_CYCLES.search(instruction.attributes):
             cycles += int(estimated[1]) * program.count_runs(instruction.computation)
     return {**sent_bytes, "sent bytes": sum(sent_bytes.values()), **({"cycles": cycles} if cycles else {})}
 

@@ -51,6 +51,11 @@ def test_kernels_without_figures_take_as_long_as_their_memory_or_what_their_auth
         assert time.compute == pytest.approx(seconds + 1e-5)
 
 
+def test_instructions_of_which_the_compiler_knows_no_cycles_take_none():
+    time = estimate_step_time(make_hlo(f"%a = @ copy(%x), cycles({2**63 - 1})", "%b = @ add(%a, %a), cycles(15000)"))
+    assert time.compute == pytest.approx(1e-5)
+
+
 def in_seconds(cycles: float) -> float:
     return pytest.approx(cycles / CLOCK, rel=1e-6)
 

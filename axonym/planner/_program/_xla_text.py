@@ -83,8 +83,8 @@ SLICE_TRANSFER = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)".*_xla_mega
 
 # Times and kernels in the optimized program.
 
-# libtpu's estimate of an instruction's cycles, in its backend config.
-ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+# libtpu's estimate of an instruction's cycles, in its backend config. The largest integer is for one that has none.
+ESTIMATED_CYCLES = re.compile(rf'"estimated_cycles":"(?!{2**63 - 1}")(\d+)"')
 # A Pallas kernel on TPUs, the shapes of its operands, and names that kernels of attention have.
 TPU_KERNEL = 'custom_call_target="tpu_custom_call"'
 KERNEL_OPERANDS = re.compile(r"operand_layout_constraints=\{((?:[^{}]|\{[^{}]*\})*)\}")
