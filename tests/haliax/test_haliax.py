@@ -46,10 +46,14 @@ def is_ours(tree: Any) -> bool:
 
 def test_model_trains_on_a_mesh(mesh, getkey):
     with jax.set_mesh(mesh), hax.axis_mapping(MAPPING):
-        blocks = hax.nn.Stacked.init(hax.Axis("layers", 2), Block, gradient_checkpointing=True)(
-            Embed, Mlp, key=hax.jax_utils.shaped_rng_split(getkey(), 2)
-        )
-        x = hax.shard(hax.random.normal(getkey(), (Batch, Pos, Embed)))
+
+        @hax.named_jit(axis_resources=MAPPING)
+        def init(key, data_key):
+            stacked = hax.nn.Stacked.init(hax.Axis("layers", 2), Block, gradient_checkpointing=True)
+            blocks = stacked(Embed, Mlp, key=hax.jax_utils.shaped_rng_split(key, 2))
+            return blocks, hax.random.normal(data_key, (Batch, Pos, Embed))
+
+        blocks, x = init(getkey(), getkey())
 
         @hax.named_jit(axis_resources=MAPPING)
         def step(blocks, x):

@@ -297,7 +297,7 @@ def test_functions_over_sharded_axes(functions: list[Function], mapped: Any, com
     def compute(arrays: list[Any]) -> Any:
         results, gradients = {}, {}
         for function, x in zip(functions, arrays, strict=True):
-            run = function.over("embed" if explicit else "batch")
+            run = function.over("embed")
             results[function.name] = run(x)
             if x.dtype == jnp.float32:
                 gradients[function.name] = differentiate_squares(run, x)

@@ -281,7 +281,12 @@ def get_arrays(tree: Any) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     ("dtype", "axis_types"),
-    [("float16", "auto"), ("int8", "explicit"), ("float8_e4m3fn", "auto"), ("float8_e5m2", "explicit")],
+    [
+        ("float16", "auto"),
+        ("int8", "explicit"),
+        ("float8_e4m3fn", "auto"),
+        pytest.param("float8_e5m2", "explicit", marks=pytest.mark.thorough),
+    ],
 )
 def test_layers_compute_with_rounded_parameters_and_gradients_are_those_without(dtype: str, axis_types: Any):
     stack = make_stack(gradient_checkpointing=True)
@@ -438,7 +443,7 @@ def list_sent(compiled: Any) -> set[tuple[str, str]]:
     return {(each.kind, result.dtype) for each in collectives for result in each.results if result.shape[1:]}
 
 
-@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+@pytest.mark.parametrize("axis_types", ["auto", pytest.param("explicit", marks=pytest.mark.thorough)])
 def test_layers_send_and_compute_in_half_of_the_bits(axis_types: Any):
     stack = make_stack(gradient_checkpointing=True)
     with use_mesh(axis_types):

@@ -92,7 +92,7 @@ def train_replicas_in_a_loop() -> Any:
     return models, anchor, losses
 
 
-@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+@pytest.mark.parametrize("axis_types", ["auto", pytest.param("explicit", marks=pytest.mark.thorough)])
 def test_replicas_train_on_their_own_and_exchange_what_they_changed(axis_types: Any):
     """And only the exchange sends over replicas."""
     models, anchor, losses = train_replicas_in_a_loop()

@@ -82,7 +82,7 @@ def reference():
         ("tensor", "auto", True),
         ("tensor", "explicit", True),
         ("FSDP", "auto", True),
-        ("FSDP", "explicit", False),
+        pytest.param("FSDP", "explicit", False, marks=pytest.mark.thorough),
     ],
 )
 def test_value_and_gradient_are_those_of_the_whole_batch(way, axis_types, reduce_once, reference):
@@ -239,7 +239,11 @@ REPLICAS = {"batch": ("replica", "data"), "mlp": "model"}
 
 @pytest.mark.parametrize(
     ("stored_axes", "count", "reduce_once"),
-    [("data", 1, "replica"), ("data", 2, False), (None, 4, ("replica", "data"))],
+    [
+        pytest.param("data", 1, "replica", marks=pytest.mark.thorough),
+        ("data", 2, False),
+        (None, 4, ("replica", "data")),
+    ],
 )
 def test_gradients_of_shards_are_added_up_over_replicas_once(stored_axes, count, reduce_once, reference):
     """On Explicit mesh axes, without anything whole; a gradient that is replicated is added up over `data` once."""
