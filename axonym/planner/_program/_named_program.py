@@ -205,7 +205,8 @@ def trace_named_program(
         read=frozenset(reader.read_leaves),
         written=collections.Counter(_read_shape(variable.aval) for variable, origin in results if origin is None),
         arrays=frozenset(reader.arrays),
-        sizes={name: frozenset(sizes) for name, sizes in reader.sizes.items()},
+        # An array that is broadcast, such as the table that a lookup adds its gradients to, has size 1.
+        sizes={name: frozenset(sizes - {1} or sizes) for name, sizes in reader.sizes.items()},
         looped=frozenset(leaves[leaf].dims[0][0] for leaf in reader.looped if leaves[leaf].dims) - {""},
         checkpoint_names=(*reader.checkpoint_names,),
         parameter_names=parameter_names,
