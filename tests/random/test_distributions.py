@@ -95,15 +95,13 @@ INTEGERS = {
 }
 
 
-# Most are drawn in float32 and rounded, so that the other dtypes can wait for the night, and so can those that are
-# computed from draws of others.
-COMPUTED = {*itertools.product(["multinomial", "beta", "chisquare", "f", "t", "generalized_normal", "wald"], DTYPES)}
+# Most are drawn in float32 and rounded, so that the other dtypes can wait for the night.
 OFTEN = {
     *itertools.product([*FLOATS, *INTEGERS], ["bfloat16"]),
     *[("uniform", dtype) for dtype in DTYPES],
     *[("normal", "float64"), ("truncated_normal in the right tail", "float32"), ("choice", "float16")],
     *[("orthogonal", "bfloat16"), ("multivariate_normal", "bfloat16")],
-} - COMPUTED
+} - {("multinomial", "bfloat16")}
 
 
 def in_each_dtype(table):
