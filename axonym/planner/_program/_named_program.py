@@ -123,7 +123,7 @@ class NamedProgram:
         mixed: The names of axes along which layers mix the elements of what they pass on, as attention does positions.
         read: The leaves that are read beside products, as by optimizers; lookups and updates in place do not count.
         written: The results that are new arrays, and how many are alike; arguments updated in place do not count.
-        arrays: For each array, the set of its names.
+        arrays: For each array, the names of its dimensions that have more than one element.
         sizes: The sizes that each axis has in some array.
         looped: The names of the axes that loops slice.
         checkpoint_names: The names that the step gives to values, as `tree_checkpoint_name` does.
@@ -476,7 +476,8 @@ class _ProgramReader:
         if not hasattr(aval, "shape"):
             return
         shape = _read_shape(aval)
-        self.arrays.add(shape.names)
+        # Along dimensions of size 1 an array is only broadcast: others can have the mesh axis of their name.
+        self.arrays.add(frozenset(name for name, size in shape.dims if name and size > 1))
         for name, size in shape.dims:
             if name:
                 self.sizes[name].add(size)
