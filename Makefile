@@ -11,7 +11,6 @@
 #   make test-oldest
 #                  run a sample with the oldest Python that is there, and the oldest versions of what Axonym needs
 #   make compilers install both compilers where they are to be had
-#   make plan-test do so, and run the tests of the planner with them
 #   make fuzz      compare random sharded programs with NumPy: ARGS="--programs 5000"
 #   make bench     measure what names cost, and write docs/benchmarks.md
 #   make bench-smoke, make bench-rules
@@ -34,7 +33,7 @@ bin := $(VENV)/bin
 export AXONYM_LIBTPU := $(or $(AXONYM_LIBTPU),$(realpath $(VENV)/tpu))
 export AXONYM_GPU_PLUGINS := $(or $(AXONYM_GPU_PLUGINS),$(realpath $(VENV)/gpu-plugins))
 
-.PHONY: help demo test test-all test-fast test-oldest plan-test compilers fuzz bench bench-smoke bench-rules .bench parity record-models .parity tpu gpu-plugins check format clean FORCE
+.PHONY: help demo test test-all test-fast test-oldest compilers fuzz bench bench-smoke bench-rules .bench parity record-models .parity tpu gpu-plugins check format clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -57,14 +56,13 @@ test-fast:
 
 test-oldest: export UV_CONSTRAINT = $(abspath $(VENV)-oldest/constraints.txt)
 test-oldest: export PIP_CONSTRAINT = $(UV_CONSTRAINT)
+# A Python or compilers that are given are those of the newest versions.
+test-oldest: oldest := VENV=$(VENV)-oldest PYTHON= AXONYM_LIBTPU= AXONYM_GPU_PLUGINS=
 test-oldest:
 	@oldest=$$(tools/find-python --oldest) && tools/make-venv $(VENV)-oldest "$$oldest"
 	@grep -A 9 "^dependencies" pyproject.toml | sed -n 's/^    "\(.*\)>=\(.*\)",$$/\1==\2/p' >$(UV_CONSTRAINT)
-	@$(MAKE) --no-print-directory test VENV=$(VENV)-oldest ARGS="--first-tests=folder"
-	@$(MAKE) --no-print-directory test VENV=$(VENV)-oldest ARGS="tests/typing tests/test_packaging.py tests/test_jax_compat.py"
-
-plan-test: compilers
-	@$(MAKE) --no-print-directory test ARGS="tests/planner $(ARGS)"
+	@$(MAKE) --no-print-directory test $(oldest) ARGS="--first-tests=folder"
+	@$(MAKE) --no-print-directory test $(oldest) ARGS="tests/typing tests/test_packaging.py tests/test_jax_compat.py"
 
 # They are large, and not for every system.
 compilers:

@@ -1,6 +1,6 @@
 """Everything that relies on what JAX does not promise.
 
-Each entry states its assumption, the versions of JAX in which it was seen to hold, and the effect of a change in JAX.
+Each entry states its assumption, which holds in jax 0.12.0 and 0.12.0.1, and the effect of a change in JAX.
 `tests/test_jax_compat.py` has a test for each, so that a new version of JAX shows which one broke.
 """
 
@@ -24,19 +24,19 @@ from jax.interpreters import ad, batching, mlir
 TRACER: type = Tracer
 """The class of traced arrays. `jax.Array` is not a base class of it, so a type alone shows whether a value is traced.
 
-`jax.core.Tracer` is not documented as public. Seen in jax 0.12.0.1. Should it move, importing fails.
+`jax.core.Tracer` is not documented as public. Should it move, importing fails.
 """
 
 COMPILE_EVENTS = "/jax/core/compile/"
 """The prefix of the events for which `jax.monitoring` reports how long tracing, lowering and compiling took.
 
-Seen in jax 0.12.0.1. Should the names change, `create_monitored_function` counts compilation as execution.
+Should the names change, `create_monitored_function` counts compilation as execution.
 """
 
 LAYOUT_ERRORS = (AssertionError, NotImplementedError)
 """The errors of `jax.make_mesh` and `mesh_utils` if a mesh does not fit the network of its devices.
 
-Seen in jax 0.12.0.1. Should the types change, users see JAX's own error.
+Should the types change, users see JAX's own error.
 """
 
 
@@ -44,8 +44,8 @@ def get_compiled_ufunc(ufunc: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the compiled function that a ufunc of `jax.numpy` calls, such as `jax.numpy.add`.
 
     Calls of it are dispatched in C++, and operators of plain arrays share what is traced for it. Relies on the
-    attribute `_func` of a `jax.numpy.ufunc`, seen in jax 0.12.0.1. Should it go, operations outside `jit`
-    call the ufunc, which takes 1.5 times as long.
+    attribute `_func` of a `jax.numpy.ufunc`. Should it go, operations outside `jit` call the ufunc, which takes 1.5
+    times as long.
     """
     return getattr(ufunc, "_func", ufunc)
 
@@ -73,8 +73,8 @@ def set_argument_names(traced: Any, name_arrays: Any, fn: Any) -> None:
     """Makes `jax.jit` name the arrays of `traced(donated, kept, static)` in programs and errors by a method.
 
     It also makes them refer to the source of `fn`. Relies on `jax.jit` binding the arguments of a call to
-    `inspect.signature(traced)` before it traces the call, and only then, and on `inspect.unwrap`: seen in jax 0.12.0.1.
-    Should that change, arrays are named by position, `kept[0]`.
+    `inspect.signature(traced)` before it traces the call, and only then, and on `inspect.unwrap`. Should that change,
+    arrays are named by position, `kept[0]`.
     """
     traced.__signature__ = _ArraySignature(name_arrays)
     if inspect.isfunction(fn):
@@ -84,9 +84,8 @@ def set_argument_names(traced: Any, name_arrays: Any, fn: Any) -> None:
 def is_tracing() -> bool:
     """Returns whether a function is being traced here, by `jax.jit` or by an eager transformation.
 
-    Relies on `jax.sharding.get_mesh` raising a ValueError inside traced functions, and only there: seen in jax
-    0.12.0.1. Should it return the mesh instead, arrays inside `jit` would be moved rather than constrained, and JAX
-    would raise at the first `shard`.
+    Relies on `jax.sharding.get_mesh` raising a ValueError inside traced functions, and only there. Should it return the
+    mesh instead, arrays inside `jit` would be moved rather than constrained, and JAX would raise at the first `shard`.
     """
     try:
         jax.sharding.get_mesh()
@@ -99,7 +98,7 @@ def find_platform(mesh: Any = None) -> str:
     """Returns the platform of a mesh, such as "cpu", "gpu" or "tpu", else that of JAX's default devices.
 
     Relies on the attribute `abstract_device` of an abstract mesh, which has the platform also of devices that are only
-    described: seen in jax 0.12.0.1. Should it go, the default devices decide.
+    described. Should it go, the default devices decide.
 
     Args:
         mesh: An abstract mesh; the active one if None.
@@ -128,7 +127,7 @@ def find_coordination_client() -> tuple[Any, int, int]:
 
     JAX has no public interface to the service that `jax.distributed.initialize` starts. Relies on the attribute
     `distributed.global_state` of `jax.experimental.multihost_utils`, which is a private module of JAX, and on the
-    key-value methods of its client: seen in jax 0.12.0.1.
+    key-value methods of its client.
 
     Raises:
         RuntimeError: If this JAX keeps it elsewhere.
@@ -150,9 +149,9 @@ def find_coordination_client() -> tuple[Any, int, int]:
 def is_deadline_error(error: Exception) -> bool:
     """Returns whether the coordination service raised because a key did not appear in time.
 
-    Relies on the status code at the start of the message, as `is_missing_key_error` and `is_existing_key_error` do:
-    seen in jax 0.12.0.1. Should codes change, a wait that times out raises JAX's own error in place of a
-    TimeoutError with the missing processes.
+    Relies on the status code at the start of the message, as `is_missing_key_error` and `is_existing_key_error` do.
+    Should codes change, a wait that times out raises JAX's own error in place of a TimeoutError with the missing
+    processes.
     """
     return "DEADLINE_EXCEEDED" in str(error)
 
@@ -168,8 +167,7 @@ def is_existing_key_error(error: Exception) -> bool:
 def is_late_initialize_error(error: BaseException) -> bool:
     """Returns whether `jax.distributed.initialize` raised because the devices are in use already.
 
-    Relies on the words "before" and "backend" in the message: seen in jax 0.12.0.1. Should they change,
-    users see JAX's own message.
+    Relies on the words "before" and "backend" in the message. Should they change, users see JAX's own message.
     """
     return isinstance(error, RuntimeError) and "before" in str(error) and "backend" in str(error)
 
@@ -177,8 +175,7 @@ def is_late_initialize_error(error: BaseException) -> bool:
 def is_unknown_cluster_error(error: BaseException) -> bool:
     """Returns whether `jax.distributed.initialize` raised because it found no cluster that defines missing arguments.
 
-    Relies on the word "defined" in the message: seen in jax 0.12.0.1. Should it change, users see JAX's own
-    message.
+    Relies on the word "defined" in the message. Should it change, users see JAX's own message.
     """
     return isinstance(error, ValueError) and "defined" in str(error)
 
@@ -186,8 +183,8 @@ def is_unknown_cluster_error(error: BaseException) -> bool:
 def is_device_mismatch_error(error: BaseException) -> bool:
     """Returns whether JAX raised because arguments are on different devices, or on other devices than the mesh.
 
-    Relies on phrases of its messages: seen in jax 0.12.0.1. Should they change, users see JAX's own message,
-    without the path of the argument.
+    Relies on phrases of its messages. Should they change, users see JAX's own message, without the path of the
+    argument.
     """
     phrases = (
         "Received incompatible devices",
@@ -203,8 +200,8 @@ def is_sharding_type_error(error: BaseException) -> bool:
     """Returns whether JAX raised because shardings on an Explicit mesh are in conflict, or leave a result ambiguous.
 
     Relies on the name of the class, `ShardingTypeError`, which is not public, and on the message about loops such as
-    that of `odeint`: seen in jax 0.12.0.1. Should they change, operands that are sharded differently are an
-    error where a mapping could decide, and users see JAX's message.
+    that of `odeint`. Should they change, operands that are sharded differently are an error where a mapping could
+    decide, and users see JAX's message.
     """
     return type(error).__name__ == "ShardingTypeError" or "Incompatible types for broadcasting" in str(error)
 
@@ -212,7 +209,7 @@ def is_sharding_type_error(error: BaseException) -> bool:
 def is_mapped_twice_error(error: BaseException) -> bool:
     """Returns whether JAX raised because an array would be sharded over a mesh axis that a `vmap` around it maps over.
 
-    Relies on phrases of its messages: seen in jax 0.12.0.1. Should they change, users see JAX's message.
+    Relies on phrases of its messages. Should they change, users see JAX's message.
     """
     phrases = "vmap spmd_axis_name", "partitions cannot overlap with unreduced axes"
     return isinstance(error, ValueError) and any(phrase in str(error) for phrase in phrases)
@@ -221,7 +218,7 @@ def is_mapped_twice_error(error: BaseException) -> bool:
 def is_missing_gradient_error(error: BaseException) -> bool:
     """Returns whether JAX raised because it has no gradient of a `jax.custom_batching.custom_vmap`.
 
-    Relies on a phrase of its message: seen in jax 0.12.0.1. Should it change, users see JAX's message.
+    Relies on a phrase of its message. Should it change, users see JAX's message.
     """
     return isinstance(error, ValueError) and "Linearization failed to produce known values" in str(error)
 
@@ -232,10 +229,10 @@ _FUNCTION_MODULES = ("jax._src.numpy.", "jax._src.nn.", "jax._src.scipy.", "jax.
 def find_refusing_jax_functions() -> list[str]:
     """Returns the functions of JAX that ask an argument for `__jax_array__` and refuse what lacks it, outermost first.
 
-    To be called by `__getattr__`. It returns no function where JAX asks for another reason, as operators of
-    `jax.Array` and `jax.numpy.asarray` do. Relies on `check_arraylike`, which functions of `jax.numpy` call with their
-    name, and on the modules where JAX defines functions of arrays: seen in jax 0.12.0.1. Should they change,
-    users see JAX's own error, without the named function.
+    To be called by `__getattr__`. It returns no function where JAX asks for another reason, as operators of `jax.Array`
+    and `jax.numpy.asarray` do. Relies on `check_arraylike`, which functions of `jax.numpy` call with their name, and on
+    the modules where JAX defines functions of arrays. Should they change, users see JAX's own error, without the named
+    function.
     """
     frames = walk_stack(sys._getframe(2))  # from the caller of the `__getattr__` that calls this
     for frame, _ in islice(frames, 4):  # in the versions seen, the check is the third
@@ -259,8 +256,7 @@ def find_refusing_jax_functions() -> list[str]:
 def drop_filtering_note(error: BaseException) -> None:
     """Removes from an error the note by which JAX says that it has removed its frames from the traceback.
 
-    Relies on the environment variable that the note names: seen in jax 0.12.0.1. Should it change, the note
-    stays.
+    Relies on the environment variable that the note names. Should it change, the note stays.
     """
     if notes := getattr(error, "__notes__", None):
         notes[:] = [note for note in notes if "JAX_TRACEBACK_FILTERING" not in note]
@@ -273,8 +269,8 @@ def make_linear_pair(
 
     JAX's own ways to define a transpose do not suffice: `jax.custom_derivatives.linear_call` has no `vmap`,
     `jax.custom_vjp` no forward mode, and `jax.shard_map` of `reduced` arrays has no `vmap` in jax 0.12.0. Relies on the
-    rules of primitives, of which the documentation of JAX has a tutorial, and on `update` of the types of arrays: seen
-    in jax 0.12.0.1. Should they change, `fsdp` raises an error on Explicit meshes.
+    rules of primitives, of which the documentation of JAX has a tutorial, and on `update` of the types of arrays.
+    Should they change, `fsdp` raises an error on Explicit meshes.
 
     Args:
         name: The name of the operation in jaxprs.
@@ -298,8 +294,7 @@ def make_linear_pair(
 def has_spmd_axes() -> bool:
     """Returns whether there is a `jax.vmap` with a `spmd_axis_name` around this.
 
-    Relies on the names that it adds to JAX's environment of axes, seen in jax 0.12.0.1. Should they move, importing
-    fails.
+    Relies on the names that it adds to JAX's environment of axes. Should they move, importing fails.
     """
     return bool(get_axis_env().spmd_axis_names)
 
@@ -307,8 +302,7 @@ def has_spmd_axes() -> bool:
 def find_mapped_mesh_axes() -> tuple[str, ...]:
     """Returns the Explicit mesh axes over which a `jax.vmap` around this maps.
 
-    Relies on the names that `jax.vmap` adds to JAX's environment of axes, seen in jax 0.12.0.1. Should they
-    move, importing fails.
+    Relies on the names that `jax.vmap` adds to JAX's environment of axes. Should they move, importing fails.
     """
     return tuple(get_axis_env().explicit_mesh_axis_names)
 
@@ -316,8 +310,7 @@ def find_mapped_mesh_axes() -> tuple[str, ...]:
 def use_mapped_mesh_axes() -> contextlib.AbstractContextManager[Any]:
     """Returns a context in which `jax.shard_map` may divide over the mesh axes that `find_mapped_mesh_axes` returns.
 
-    JAX itself enters it to apply the rules of `jax.vmap`. Seen in jax 0.12.0.1. Should it move, importing
-    fails.
+    JAX itself enters it to apply the rules of `jax.vmap`. Should it move, importing fails.
     """
     return remove_explicit_mesh_axis_names(find_mapped_mesh_axes())
 
@@ -326,7 +319,7 @@ def take_mapped_slice(array: Any, number: Any) -> Any:
     """Returns the slice of an array for one element of `jax.vmap`, where the array is no argument of the function.
 
     `jax.vmap` does not take arrays that are `reduced` over mesh axes, though its rules do. Relies on those rules being
-    called at once: seen in jax 0.12.0.1. Should that change, pipelines raise an error.
+    called at once. Should that change, pipelines raise an error.
 
     Args:
         array: Array whose first dimension is mapped over, and sharded as that of `number`.
@@ -343,7 +336,7 @@ def reduce_over_mapped_axes(array: Any, other: Any) -> Any:
     """Returns an array `reduced` also over mesh axes over which a `jax.vmap` maps the other operand of a product alone.
 
     Without them, JAX has no type for the gradient of the array if it is `reduced` over others. Relies on the rules of
-    primitives, as `make_linear_pair` does: seen in jax 0.12.0.1.
+    primitives, as `make_linear_pair` does.
     """
     return _reduce_over_mapped_axes.bind(array, other)
 
@@ -392,8 +385,8 @@ def differentiate_splash_attention(
 ) -> tuple[Any, Any, Any]:
     """Returns the gradients of query, key and value for a part of the keys, by a kernel of splash attention.
 
-    Its own gradients take its keys to be all that there are. Relies on the signature of `_splash_attention_bwd`, seen
-    in jax 0.12.0.1. Should it change, gradients of a ring that computes by splash attention raise an error.
+    Its own gradients take its keys to be all that there are. Relies on the signature of `_splash_attention_bwd`. Should
+    it change, gradients of a ring that computes by splash attention raise an error.
 
     Args:
         kernel: What `splash_attention.make_splash_mha` returns.

@@ -126,7 +126,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     add_mesh_options(parser)
     add("--gather-dtype", help="element type in which layers gather their weights, such as int8; default: float32")
     add("--compute-dtype", help="element type in which layers compute, such as bfloat16; default: float32")
-    add("--steps", type=int, default=240, help="number of steps; default %(default)s")
+    add("--steps", type=int, default=280, help="number of steps; default %(default)s")
     add("--batch", type=int, default=32, help="sequences per step; default %(default)s")
     add("--seq", type=int, default=128, help="bytes per sequence; default %(default)s")
     add("--layers", type=int, default=4, help="blocks; default %(default)s")

@@ -70,8 +70,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if sample := config.getoption("first_tests"):
         first: dict[Path, pytest.Item] = {}
         for item in items:
-            is_group = sample == "file" or item.path.parent == Path(__file__).parent
-            first.setdefault(item.path if is_group else item.path.parent, item)
+            is_alone = sample == "file" or item.path.parent == Path(__file__).parent
+            group = item.path if is_alone else item.path.parent
+            first.setdefault(group, item)
         items[:] = first.values()
 
 

@@ -192,7 +192,7 @@ def test_jit_names_arguments_by_a_method_that_it_calls_once_for_a_trace():
     _jax_compat.set_argument_names(traced, names.name_arrays, fn)
     jitted = jax.jit(traced, static_argnums=2)
     args = ((jnp.ones(2),), (jnp.ones(2),), "static")
-    info = jitted.trace(*args).jaxpr.jaxpr.debug_info
+    info = jitted.trace(*args).jaxpr.debug_info
     assert info.arg_names == ("model.weight", "x")
     assert info.func_src_info.startswith("fn at ")
     before = names.calls

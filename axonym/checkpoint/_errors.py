@@ -71,7 +71,7 @@ def agree_on_result(
         subject: The subject of a timeout error.
         call: The function that may fail.
         name: The name of the agreement; threads that work at the same time need different names.
-        kind: The error raised in processes where the call succeeded.
+        kind: Makes the error of processes where the call succeeded, from its cause.
         seconds: How long to wait for the others.
         purpose: What a process does here, such as "saves step 3"; it is an error if another one does something else.
     """
@@ -95,7 +95,7 @@ def agree_on_result(
                     "together, for the same step and folder"
                 ) from error
         failures = {process: text for process, (_, _, text) in enumerate(answers) if text is not None}
-        damages = {process: failures[process] for process, (_, is_damage, _) in enumerate(answers) if is_damage}
+        damages = {process: failures[process] for process, (_, damaged, _) in enumerate(answers) if damaged}
         if damages and not is_damage:
             process, text = min(damages.items())
             error = DamagedCheckpointError(f"in process {process}: {text}")

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 
+from .._atomic_file import check_folder_path
 from ..multihost._rendezvous import call_in_thread
 from ..multihost._shared_values import broadcast_from_host_zero
 from ..named._format import format_value
@@ -100,8 +101,7 @@ def check_is_path(folder: object, order: str) -> None:
     """Checks that a folder is a path that is not empty; the error for another argument has the order of arguments."""
     if not isinstance(folder, str | os.PathLike):
         raise TypeError(f"`folder` is a path, not a {type(folder).__name__}; the order of arguments is {order}")
-    if folder == "":
-        raise ValueError("`folder` is empty; pass the path of a folder, which is '.' for the current one")
+    check_folder_path(folder, "`folder`")
 
 
 def check_step(step: object) -> None:
@@ -171,7 +171,7 @@ class StepWriter:
             ) from error
 
     def save(self, step: int, attempt: int, state: Any) -> None:
-        """Starts to save a step; returns when its arrays are on the host, or an error of that is to be agreed on.
+        """Starts to save a step; returns when its arrays are on the host, or after the timeout. `wait` raises errors.
 
         Each attempt has a folder of its own, since the thread of one that was given up may still write.
         """

@@ -70,8 +70,7 @@ def _fill_array(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: An
     names, sizes = get_names_and_sizes(parse_axes(shape))
     try:
         if dtype is not None:
-            for value in values:
-                check_values(value, jnp.dtype(dtype))
+            values = tuple(_check_fill_value(value, dtype) for value in values)
         return place_array(cached_jit(_compute_filled, fn, names, sizes, dtype)(*values))
     except TypeError:
         check_dtype(dtype)
@@ -140,7 +139,9 @@ def full(shape: AxisSpec, fill_value: Any, dtype: Any = None) -> NamedArray:
         >>> nym.full({"i": 2}, 7, int).array
         Array([7, 7], dtype=int32)
     """
-    return _fill_array(jnp.full, shape, dtype, as_plain_number(fill_value))
+    if type(fill_value) is not int or dtype is None:
+        fill_value = as_plain_number(fill_value)
+    return _fill_array(jnp.full, shape, dtype, fill_value)
 
 
 def zeros_like(x: N, dtype: Any = None) -> N:
@@ -179,10 +180,16 @@ def full_like(x: N, fill_value: Any, dtype: Any = None) -> N:
     """
     check_named(x)
     check_dtype(dtype)
-    # JAX converts an integer to the dtype of the result first, so it need not fit the default one.
     value = fill_value if type(fill_value) is int else as_plain_number(fill_value)
-    check_values(value, x.dtype if dtype is None else jnp.dtype(dtype))
+    value = _check_fill_value(value, x.dtype if dtype is None else dtype)
     return with_array(x, jnp.full_like(x.array, value, dtype, device=_get_like_sharding(x.array)))
+
+
+def _check_fill_value(value: Any, dtype: Any) -> Any:
+    """Returns a value, if elements of a dtype can take it; JAX would first convert an integer to its default dtype."""
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    check_values(value, dtype)
+    return np.asarray(value, dtype) if type(value) is int else value
 
 
 def _get_like_sharding(array: Any) -> NamedSharding | None:

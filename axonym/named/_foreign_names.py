@@ -26,7 +26,7 @@ _NEW = "`axonym.named(array, ('batch', 'embed'))` names the axes of an array or 
 
 _HINTS = {
     **dict.fromkeys(("T", "mT", "moveaxis", "permute", "permute_dims", "swapaxes", "t", "transpose"), _ORDER),
-    **dict.fromkeys(("reshape", "resize", "unflatten", "unstack", "view"), _RESHAPE),
+    **dict.fromkeys(("reshape", "resize", "unflatten", "view"), _RESHAPE),
     **dict.fromkeys(("expand_dims", "newaxis", "unsqueeze"), _EXPAND),
     **dict.fromkeys(("bmm", "matmul", "mm", "tensordot", "vdot"), _DOT),
     **dict.fromkeys(("double", "float", "half", "int", "long", "type"), _DTYPE),
@@ -50,6 +50,7 @@ _HINTS = {
     "rolling": "`axonym.nn.mean_pool(Axis('time', 7), x, stride=1)` averages a window that moves along an axis",
     "shift": "`axonym.pad(x['time', :-1], {'time': (1, 0)})` shifts in a zero, and `axonym.roll` wraps around",
     "spec": "`x.sharding.spec` has the mesh axes of each axis",
+    "unstack": "`axonym.unbind(x, axis)` returns the slices along an axis, and `unflatten_axis` splits an axis in two",
     "weighted": "`axonym.average(x, 'lat', weights=w)` is the weighted mean",
 }
 

@@ -176,7 +176,7 @@ def _shard_by_compiler(
             sharding = layout._replace(mesh=mesh).sharding(names, shape)
         return sharding
 
-    # Operands that are on no mesh need no rules. JAX 0.12 would return their cotangents on an Auto mesh, where they
+    # Operands that are on no mesh need no rules. JAX would return their cotangents on an Auto mesh, where they
     # cannot be added up. Without operands, as where numbers are drawn, the mapping alone decides.
     if mesh is None and any(operands):
         return fn

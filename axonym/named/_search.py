@@ -467,11 +467,9 @@ def interp(x: N, xp: N, fp: N, left: Any = None, right: Any = None, period: Any 
 
 def _compute_interp(x: Any, xp: Any, fp: Any, *numbers: Any, number_keys: tuple[str, ...], **options: Any) -> Any:
     dtype = jnp.result_type(x, xp, fp)
-    if is_narrow_float(dtype):  # `jax.numpy.interp` does not take bfloat16
-        x, xp, fp = x.astype(jnp.float32), xp.astype(jnp.float32), fp.astype(jnp.float32)
     options.update(zip(number_keys, numbers, strict=True))
-    # The points have the loop axes of `x` too, of size 1.
-    result = jnp.interp(x, xp.reshape(-1), fp.reshape(-1), **options)
+    # `jax.numpy.interp` does not take bfloat16. The points have the loop axes of `x` too, of size 1.
+    result = jnp.interp(widen_float(x), widen_float(xp).reshape(-1), widen_float(fp).reshape(-1), **options)
     return result.astype(dtype) if is_narrow_float(dtype) else result
 
 

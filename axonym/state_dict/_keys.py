@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.ma import MaskedArray
 
+from .._atomic_file import check_folder_path
 from ..named._array import is_named_array
 from ..named._base import is_traced
 from ..named._format import format_value
@@ -73,10 +74,10 @@ def check_state_dict(state_dict: Any, hint: str = "") -> None:
 
 
 def parse_folder(function: str, folder: Any) -> Path:
-    """Returns the path of a folder; raises a TypeError for anything else."""
+    """Returns the path of a folder; raises a TypeError for anything else, a ValueError for an empty path."""
     if not isinstance(folder, str | os.PathLike):
         raise TypeError(f"`{function}` takes a tree first and then the path of a folder, not {format_value(folder)}")
-    return Path(folder)
+    return check_folder_path(folder, "`folder`")
 
 
 def make_depth_error() -> ValueError:

@@ -25,7 +25,7 @@ BIG = Sizes(layers=4, embed=256, pos=128, batch=4, vocab=1024)
 def equations(jaxpr: Any) -> list[Any]:
     """Returns the equations of a jaxpr, those of the functions that it calls included."""
     found = []
-    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+    for equation in jaxpr.eqns:
         found.append(equation)
         for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
             found += equations(inner) if _is_jaxpr(inner) else []

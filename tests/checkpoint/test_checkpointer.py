@@ -251,7 +251,7 @@ WRONG_CALLS = {
     "`read_only` must be True or False, not 1": (TypeError, lambda ck, folder: ck.Checkpointer(folder, read_only=1)),
     "`folder` is a path, not the URL 'gs://run'": (ValueError, lambda ck, folder: ck.Checkpointer("gs://run")),
     "`folder` is a path, not a int": (TypeError, lambda ck, folder: ck.Checkpointer(2, folder)),
-    "`folder` is empty; pass the path of a folder, which is '.'": (ValueError, lambda ck, folder: ck.save("", {}, 9)),
+    "`folder` is an empty path; give the name of a folder, or '.'": (ValueError, lambda ck, folder: ck.save("", {}, 9)),
     "is a file; pass the folder": (NotADirectoryError, lambda ck, folder: ck.restore(folder / "7/checksums.json")),
     "the order of arguments is `save(folder, state, step)`": (TypeError, lambda ck, folder: ck.save({}, folder, 8)),
     "the order of arguments is `restore(folder, like)`": (TypeError, lambda ck, folder: ck.restore({}, folder)),

@@ -113,7 +113,7 @@ def test_on_a_mesh_as_much_runs_as_on_one_device(name, mesh):
 
 def equations(fn: Any, *args: Any) -> list[tuple[str, list[tuple[int, ...]]]]:
     """Returns the name of each equation of a traced function and the shapes of its results."""
-    jaxpr = jax.make_jaxpr(fn)(*args).jaxpr
+    jaxpr = jax.make_jaxpr(fn)(*args)
     return [(one.primitive.name, [tuple(out.aval.shape) for out in one.outvars]) for one in jaxpr.eqns]
 
 

@@ -80,16 +80,15 @@ def equations() -> Equations:
     """Returns a function that traces another and lists its equations, nested ones too: primitive and shape."""
 
     def traced(fn: Callable[..., Any], *args: Any) -> list[tuple[str, tuple[int, ...]]]:
-        return [(eqn.primitive.name, eqn.outvars[0].aval.shape) for eqn in _nested(jax.make_jaxpr(fn)(*args).jaxpr)]
+        return [(eqn.primitive.name, eqn.outvars[0].aval.shape) for eqn in _nested(jax.make_jaxpr(fn)(*args))]
 
     return traced
 
 
 def _nested(jaxpr: Any) -> Iterator[Any]:
     for eqn in jaxpr.eqns:
-        inner = [getattr(one, "jaxpr", one) for value in eqn.params.values() for one in jax.tree.leaves(value)]
-        inner = [one for one in inner if hasattr(one, "eqns")]
+        inner = [leaf for leaf in jax.tree.leaves([*eqn.params.values()]) if hasattr(leaf, "eqns")]
         if eqn.primitive.name != "jit":
             yield eqn
-        for one in inner:
-            yield from _nested(one)
+        for inner_jaxpr in inner:
+            yield from _nested(inner_jaxpr)

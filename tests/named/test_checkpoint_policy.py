@@ -32,7 +32,7 @@ def kept(remat):
         _, backward = jax.vjp(lambda x, w: compute_loss(remat, x, w), x, w)
         return [leaf for leaf in jax.tree.leaves(backward) if hasattr(leaf, "ndim")]
 
-    arrays = jax.make_jaxpr(trace)(x, w).jaxpr.outvars
+    arrays = jax.make_jaxpr(trace)(x, w).outvars
     arrays = [each.aval for each in arrays if each.aval.ndim and each.aval.shape != (10,)]
     return sorted([(*each.shape, *_HOST.get(str(each.memory_space), ())) for each in arrays], key=str)
 

@@ -65,6 +65,10 @@ def test_arrays_like_others():
     assert nym.ones_like(x, jnp.float32).dtype == nym.full_like(x, 0.5, jnp.float32).dtype == jnp.float32
     for dtype in (jnp.uint32, jnp.float32):
         assert_same(nym.full_like(x, 3_000_000_000, dtype), "ab", np.full((2, 3), 3e9))
+        assert_same(nym.full((A, B), 3_000_000_000, dtype), "ab", np.full((2, 3), 3e9))
+    for fill in (lambda dtype: nym.full_like(x, 3_000_000_000, dtype), lambda dtype: nym.full(A, 3_000_000_000, dtype)):
+        with refusal("elements of int32 are from -2147483648 to 2147483647 and cannot take 3000000000"):
+            fill("int64")
 
 
 def test_arange():

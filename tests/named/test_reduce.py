@@ -159,6 +159,9 @@ def test_quantiles_need_elements_and_ranks_in_range(draw):
             for run in (fn, jax.jit(fn, static_argnums=1)):
                 with refusal(f"`{fn.__name__}` takes numbers from 0 to 1, not {q}"):
                     run(x, q)
+    for q, text in ((np.float32(2), "np.float32(2.0)"), (np.array(2.0), "an array of shape ()")):
+        with refusal(f"`quantile` takes numbers from 0 to 1, not {text}"):
+            nym.quantile(x, q)
     assert nym.percentile(x, 100).item() == x.array.max()
     with refusal("`percentile` takes numbers from 0 to 100, not 101"):
         nym.percentile(x, 101)

@@ -80,6 +80,9 @@ def test_interpolation_keeps_a_short_element_type():
     result = nym.interp(x, points, points, right=4.0)
     assert result.dtype == jnp.bfloat16
     np.testing.assert_array_equal(result.array.astype(float), [0.5, 4.0])
+    wide = nym.interp(x, points, points.astype(jnp.float32))
+    assert wide.dtype == jnp.float32
+    np.testing.assert_array_equal(wide.array, [0.5, 1.0])
 
 
 def test_ends_of_an_interpolation_may_be_named_or_traced():

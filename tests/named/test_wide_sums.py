@@ -135,3 +135,19 @@ def test_sums_of_many_terms_are_those_in_float64(mapped: Any, dtype: Any) -> Non
             if not error <= limit or result.dtype != dtype:
                 too_large[name] = error
     assert too_large == {}
+
+
+def test_nested_loops_trace_their_step_once():
+    traces = 0
+
+    def add(total: Any, x: Any, weight: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return total + (x * weight).astype(jnp.float32)
+
+    def compute_loss(weight: Any, x: Any) -> Any:
+        return nym.fold(lambda total, x: add(total, x, weight), ("a", "b", "c"))(ZERO, x).scalar()
+
+    weight, x = nym.named(jnp.bfloat16(2), ()), nym.ones({"a": 2, "b": 2, "c": 2}, jnp.bfloat16)
+    assert jax.jit(jax.grad(compute_loss))(weight, x).item() == 8
+    assert traces == 1

@@ -267,7 +267,8 @@ def _check_elements(function: Callable[..., Any], x: NamedBase, axes: tuple[Axis
 
 def _apply_quantile(function: Callable[..., Any], x: Any, q: Any, axis: AxesOrPositions | None, method: str) -> Any:
     highest = 100 if "percentile" in function.__name__ else 1
-    if isinstance(q, int | float) and not 0 <= q <= highest:  # NaN is in no range
+    is_number = isinstance(q, int | float | np.number) or (isinstance(q, np.ndarray) and q.ndim == 0)
+    if is_number and not 0 <= q <= highest:  # NaN is in no range
         raise make_error(ValueError, f"`{function.__name__}` takes numbers from 0 to {highest}, not {format_value(q)}")
     if not isinstance(x, NamedBase):
         dims = find_positions(x, axis)

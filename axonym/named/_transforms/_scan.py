@@ -228,14 +228,30 @@ def _widen_gradients(run: Callable[..., Any], step: Callable[..., Any], *operand
 
     `jax.lax.scan` itself adds up the gradients of all steps in the dtype of such an array.
     """
-    loop_jaxpr, shapes = jax.make_jaxpr(functools.partial(run, step), return_shape=True)(*operands)
+    traced_steps: dict[Any, tuple[Jaxpr, Any]] = {}
+
+    def trace_step(*operands: Any) -> tuple[Jaxpr, Any]:
+        leaves, treedef = jax.tree.flatten(operands)
+        key = treedef, *(jax.typeof(leaf) for leaf in leaves)
+        if key not in traced_steps:
+            traced_steps[key] = jax.make_jaxpr(step, return_shape=True)(*operands)
+        return traced_steps[key]
+
+    def run_traced_step(*operands: Any) -> Any:
+        return _evaluate_jaxpr(*trace_step(*operands), operands)
+
+    # A step that is traced twice traces loops within it twice, and each of these its own step twice. So a loop over
+    # 16-bit floats keeps its trace. Others seldom need it, and would take a tenth longer to trace.
+    is_narrow = any(is_narrow_float(jax.typeof(leaf).dtype) for leaf in jax.tree.leaves(operands))
+    first_step = run_traced_step if is_narrow else step
+    loop_jaxpr, shapes = jax.make_jaxpr(functools.partial(run, first_step), return_shape=True)(*operands)
     narrow_arrays = [x for x in loop_jaxpr.consts if is_traced(x) and is_narrow_float(x.dtype)]
     if not narrow_arrays:
         return _evaluate_jaxpr(loop_jaxpr, shapes, operands)
     wide_arrays = {id(x): widen_float(x) for x in narrow_arrays}
 
     def run_wide_step(*operands: Any) -> Any:
-        step_jaxpr, shapes = jax.make_jaxpr(step, return_shape=True)(*operands)
+        step_jaxpr, shapes = trace_step(*operands)
         consts: list[Any] = []
         for x in step_jaxpr.consts:
             if id(x) in wide_arrays:

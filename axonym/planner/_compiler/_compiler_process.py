@@ -331,8 +331,8 @@ def _read_dump(folder: Path, pattern: str) -> str:
 
 
 def _find_dump(folder: Path, pattern: str) -> Path | None:
-    """Returns a file that XLA has written; some versions have a folder for each program."""
-    return next((folder / "dump").rglob(pattern), None)
+    """Returns a file that XLA has written."""
+    return next((folder / "dump").glob(pattern), None)
 
 
 def is_memory_error(message: str) -> bool:

@@ -16,7 +16,7 @@ class ProgramMemory:
     """The memory that a compiled program takes on one device, in bytes.
 
     On TPUs the figures are those of XLA's buffer assignment: `peak_bytes` is what the compiler compares with the memory
-    of the device, and what `memory_analysis()` of JAX 0.12 calls `total_allocation_bytes`. On other devices they are
+    of the device, and what `memory_analysis()` of JAX calls `total_allocation_bytes`. On other devices they are
     those of `memory_analysis()`.
 
     Attributes:

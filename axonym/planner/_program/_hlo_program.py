@@ -223,8 +223,6 @@ class HloProgram:
 
     def find_frames(self, instruction: HloInstruction) -> list[tuple[str, int, str]]:
         """Returns file, line and function of each call that led to an instruction, the innermost first."""
-        if line := xla.SOURCE_LINE.search(instruction.attributes):
-            return [(line[1], int(line[2]), "")]
         match = xla.STACK_FRAME.search(instruction.attributes)
         frames, frame = [], int(match[1]) if match else 0
         while frame in self._frames:
@@ -237,13 +235,12 @@ class HloProgram:
     def _frames(self) -> Mapping[int, tuple[str, int, str, int]]:
         """File, line, function and caller of each frame; read once, since timelines look up each instruction."""
         files, functions, locations, stack = (self._tables[name] for name in xla.SOURCE_TABLES)
-        offset = xla.read_field(stack.get(1, ""), "parent_frame_id")  # 1 where identities are written with 1 added
         frames: dict[int, tuple[str, int, str, int]] = {}
         for frame, text in stack.items():
             location = locations.get(xla.read_field(text, "file_location_id"), "")
             file = files.get(xla.read_field(location, "file_name_id"), "").strip('"')
             function = functions.get(xla.read_field(location, "function_name_id"), "").strip('"')
-            parent = xla.read_field(text, "parent_frame_id") - offset
+            parent = xla.read_field(text, "parent_frame_id") - 1  # it is written with 1 added
             frames[frame] = file, xla.read_field(location, "line"), function, parent
         return frames
 

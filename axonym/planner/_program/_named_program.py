@@ -421,7 +421,7 @@ class _ProgramReader:
     def _read_scan(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         body, length = equation.params["jaxpr"], equation.params["length"]
         # Operands are constants, then carries, then stacks; results are carries, then stacks. They are counted by rank,
-        # because JAX 0.12 has no parameters for their numbers.
+        # because JAX has no parameters for their numbers.
         carried = sum(map(_has_equal_rank, equation.outvars, body.outvars))
         constants = sum(map(_has_equal_rank, equation.invars, body.invars)) - carried
         scanned = constants + carried  # the index of the first stack

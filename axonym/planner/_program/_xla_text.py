@@ -47,16 +47,15 @@ COMPILED_FUNCTION = re.compile(r"\bjit\(([^()]*)\)")
 # `jax.shard_map` have number 1; libtpu then tells those apart that it writes at several places.
 CHANNEL = re.compile(r"channel_id=(\d+)")
 CHAIN = re.compile(r'chain_id="(\d+)"')
-# Where the line of the source is: a frame of the tables below the program, or the line itself.
+# Where the line of the source is: a frame of the tables below the program.
 STACK_FRAME = re.compile(r"stack_frame_id=(\d+)")
-SOURCE_LINE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
 # A row of these tables: `3 {file_name_id=1 function_name_id=2 line=40 ...}`.
 SOURCE_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 TABLE_ROW = re.compile(r"^(\d+) (.*)$")
 
 # Collectives in the optimized program.
 
-# Of those that the partitioner has inserted, jaxlib 0.12: named by what they take, and not by what they are for.
+# Marks collectives that the partitioner has inserted: their `op_name` is that of their operand, not of their user.
 IS_INSERTED = 'is_spmd_generated="true"'
 # libtpu's name for the fusion of an all-reduce with the slices of its result.
 ALL_REDUCE_SCATTER = "all-reduce-scatter"

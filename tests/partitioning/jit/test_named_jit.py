@@ -201,7 +201,7 @@ def test_arrays_have_the_paths_of_their_arguments_in_programs(donate):
     text = traced.lower().compile().as_text()
     names = [name.replace("\\", "") for name in re.findall(r'parameter\(\d+\).*op_name="([^"]*)"', text)]
     assert {name for name in names if "/" not in name} == {"state['w']", "batch", "rest[0]", "lr"}
-    info = traced.jaxpr.jaxpr.debug_info
+    info = traced.jaxpr.debug_info
     assert info.arg_names == ("state['w']", "batch", "rest[0]", "lr")
     assert info.func_src_info.startswith("step at ") and "test_named_jit.py" in info.func_src_info
 
