@@ -7,9 +7,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 import axonym as nym
+from benchmarks.by_hand.llama import Block, HandwrittenLlama, Parameters
 
 from ..hlo import Program, merge_scatters, table, totals
-from . import handwritten
 
 
 def drawn(tree: Any) -> Any:
@@ -28,20 +28,23 @@ def compiled_pair(train_lm: Any, mesh: Mesh, auto_mesh: Mesh) -> tuple[Any, Any,
     batch = [nym.shard(nym.NamedArray(row, ("batch", "pos")), train_lm.COMPUTE) for row in rows]
     ours = [*nym.shard((model, state), train_lm.PARAMETERS), *batch]
 
-    parameters = {
-        "embedding": model.embedding.weight.array,
-        "blocks": {name: getattr(model.blocks.stacked, name).weight.array for name in handwritten.STORED["blocks"]},
-        "norm": model.norm.weight.array,
-        "head": model.head.weight.array,
-    }
-    step, (stored, stored_state, stored_batch) = handwritten.make_train_step(auto_mesh, optimizer, parameters)
-    moments = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(optimizer.init, parameters))
     own = train_lm.make_train_step(optimizer).lower(*ours).compile()
-    with jax.set_mesh(auto_mesh):
-        theirs = [
-            *jax.device_put((parameters, moments), (stored, stored_state)),
-            *jax.device_put([*rows], stored_batch),
-        ]
+
+    sizes = {name: axis.size for name, axis in axes._asdict().items()}
+    handwritten = HandwrittenLlama(
+        {**sizes, "group": 1}, train_lm.PARAMETERS, train_lm.COMPUTE, mesh=auto_mesh, eps=1e-5, theta=10_000.0
+    )
+    stacked = model.blocks.stacked
+    blocks = {name: getattr(stacked, "out" if name == "attention_out" else name).weight.array for name in Block._fields}
+    blocks["query"], blocks["attention_out"] = blocks["query"][:, :, None], blocks["attention_out"][:, :, :, None]
+    weights = [layer.weight.array for layer in (model.embedding, model.norm, model.head)]
+    parameters = Parameters(weights[0], Block(**blocks), *weights[1:])
+    # The one by hand multiplies arrays of different ranks, as plain JAX allows.
+    with jax.set_mesh(auto_mesh), jax.numpy_rank_promotion("allow"):
+        shardings = jax.tree.map(lambda shape: shape.sharding, handwritten.make_shapes(optimizer))
+        moments = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(optimizer.init, parameters))
+        step = handwritten.make_train_step(optimizer)
+        theirs = [*jax.device_put((parameters, moments, *rows), shardings)]
         return own, ours, step.lower(*theirs).compile(), theirs
 
 
