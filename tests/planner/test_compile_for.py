@@ -23,6 +23,7 @@ import axonym as nym
 from axonym.planner import CompiledProgram, communication_report, compile_for, described_devices, memory_report
 from axonym.planner._compiler import _compile_cache, _compiler_process
 from axonym.planner._compiler._compile_cache import fingerprint_module
+from axonym.planner._search._published_flags import PUBLISHED_FLAGS
 
 from ..refusals import refusal
 from . import described_programs as programs
@@ -445,6 +446,15 @@ def test_program_for_tpus_scatters_gradients_and_fits_or_not():
     large = compile_for(fn, *args, mesh=mesh, cache=False)
     assert large.is_out_of_memory
     assert large.memory.peak_bytes > 2 * large.memory.argument_bytes == 2**35
+
+
+@needs_libtpu
+@pytest.mark.parametrize("flags", PUBLISHED_FLAGS, ids=lambda flags: flags.name)
+def test_libtpu_takes_the_flags_that_are_published_for_a_chip(flags):
+    (chip,) = flags.hardware
+    devices = {"v5e": "v5e:2x4", "v5p": "v5p:2x2x2", "v6e": "v6e:2x4"}[chip]
+    options = {"mesh": programs.MESH, "compiler_options": flags.options, "cache": False}
+    assert compile_for(fsdp_step, *SHAPES, devices=devices, **options).fits
 
 
 @needs_libtpu

@@ -37,8 +37,10 @@ _FUSED_GATHERS = {
     "xla_enable_async_all_gather": True,
     **_DATA_PARALLEL,
 }
-_PIPELINED_GATHERS = {
-    **_FUSED_GATHERS,
+_PIPELINED_GATHERS = {  # without the fusion of gathers, which libtpu 0.0.50 takes for v5e alone
+    "xla_tpu_overlap_compute_collective_tc": True,
+    "xla_enable_async_all_gather": True,
+    **_DATA_PARALLEL,
     "xla_tpu_megacore_fusion_allow_ags": False,
     "xla_enable_async_collective_permute": True,
     "xla_tpu_enable_ag_backward_pipelining": True,
