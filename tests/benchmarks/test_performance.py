@@ -19,7 +19,7 @@ def a_row(what: str = "`exp`", own: float = 1.1, bar: float | None = 1.25, **oth
     return measure.row(what, "us", "`jnp`", bar, samples)
 
 
-def some_results(device: str = "cpu", python: str = "3.11.7", **groups: list[Row]) -> results.Results:
+def some_results(device: str = "cpu", python: str = "3.13.0", **groups: list[Row]) -> results.Results:
     return results.Results(
         device=device,
         python=python,
@@ -46,7 +46,7 @@ def test_ratios_are_of_figures_of_the_same_round():
 def test_results_are_read_as_they_were_written(tmp_path: Path):
     found = some_results(dispatch=[a_row(Haliax=7.0), a_row(bar=None)])
     path = found.write(tmp_path, driver.GROUPS, keep=False)
-    assert path.name == "cpu-py3.11-jax0.12.0.json"
+    assert path.name == "cpu-py3.13-jax0.12.0.json"
     assert results.read(path) == found
     assert path.read_text().count('\n{"what"') == 2  # a row in each line, for diffs
     imports = some_results(imports=[a_row()])
