@@ -50,7 +50,7 @@ _HINTS = {
     "rolling": "`axonym.nn.mean_pool(Axis('time', 7), x, stride=1)` averages a window that moves along an axis",
     "shift": "`axonym.pad(x['time', :-1], {'time': (1, 0)})` shifts in a zero, and `axonym.roll` wraps around",
     "spec": "`x.sharding.spec` has the mesh axes of each axis",
-    "unstack": "`axonym.unbind(x, axis)` returns the slices along an axis, and `unflatten_axis` splits an axis in two",
+    "unstack": "`axonym.unbind(x, axis)` returns the slices along an axis, and `unflatten_axis` splits one in two",
     "weighted": "`axonym.average(x, 'lat', weights=w)` is the weighted mean",
 }
 
