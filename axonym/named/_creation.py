@@ -69,8 +69,10 @@ def _fill_array(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: An
         raise make_error(TypeError, f"Several axes are given as a tuple, so {dtype!r} was taken for the dtype.")
     names, sizes = get_names_and_sizes(parse_axes(shape))
     try:
-        if dtype is not None:
-            values = tuple(_check_fill_value(value, dtype) for value in values)
+        if dtype is None:
+            values = tuple(as_plain_number(value) for value in values)
+        else:
+            values = tuple(_as_number_of(value, dtype) for value in values)
         return place_array(cached_jit(_compute_filled, fn, names, sizes, dtype)(*values))
     except TypeError:
         check_dtype(dtype)
@@ -139,8 +141,6 @@ def full(shape: AxisSpec, fill_value: Any, dtype: Any = None) -> NamedArray:
         >>> nym.full({"i": 2}, 7, int).array
         Array([7, 7], dtype=int32)
     """
-    if type(fill_value) is not int or dtype is None:
-        fill_value = as_plain_number(fill_value)
     return _fill_array(jnp.full, shape, dtype, fill_value)
 
 
@@ -180,16 +180,19 @@ def full_like(x: N, fill_value: Any, dtype: Any = None) -> N:
     """
     check_named(x)
     check_dtype(dtype)
-    value = fill_value if type(fill_value) is int else as_plain_number(fill_value)
-    value = _check_fill_value(value, x.dtype if dtype is None else dtype)
+    value = _as_number_of(fill_value, x.dtype if dtype is None else dtype)
     return with_array(x, jnp.full_like(x.array, value, dtype, device=_get_like_sharding(x.array)))
 
 
-def _check_fill_value(value: Any, dtype: Any) -> Any:
-    """Returns a value, if elements of a dtype can take it; JAX would first convert an integer to its default dtype."""
+def _as_number_of(value: Any, dtype: Any) -> Any:
+    """Returns a plain number, if elements of a dtype can take it."""
     dtype = jax.dtypes.canonicalize_dtype(dtype)
+    if type(value) is not int:
+        value = as_plain_number(value)
+        check_values(value, dtype)
+        return value
     check_values(value, dtype)
-    return np.asarray(value, dtype) if type(value) is int else value
+    return np.asarray(value, dtype)  # JAX would convert it to its default dtype first
 
 
 def _get_like_sharding(array: Any) -> NamedSharding | None:

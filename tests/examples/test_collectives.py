@@ -35,8 +35,9 @@ def compiled_pair(train_lm: Any, mesh: Mesh, auto_mesh: Mesh) -> tuple[Any, Any,
         {**sizes, "group": 1}, train_lm.PARAMETERS, train_lm.COMPUTE, mesh=auto_mesh, eps=1e-5, theta=10_000.0
     )
     stacked = model.blocks.stacked
-    blocks = {name: getattr(stacked, "out" if name == "attention_out" else name).weight.array for name in Block._fields}
-    blocks["query"], blocks["attention_out"] = blocks["query"][:, :, None], blocks["attention_out"][:, :, :, None]
+    blocks = {name: getattr(stacked, name).weight.array for name in Block._fields if name != "attention_out"}
+    blocks["query"] = blocks["query"][:, :, None]  # with an axis for groups of heads, of which there is one
+    blocks["attention_out"] = stacked.out.weight.array[:, :, :, None]
     weights = [layer.weight.array for layer in (model.embedding, model.norm, model.head)]
     parameters = Parameters(weights[0], Block(**blocks), *weights[1:])
     # The one by hand multiplies arrays of different ranks, as plain JAX allows.

@@ -29,25 +29,26 @@ _DATA_PARALLEL = {
     "xla_tpu_enable_data_parallel_all_reduce_opt": True,
     "xla_tpu_data_parallel_opt_different_sized_ops": True,
 }
+_ASYNC_GATHERS = {
+    "xla_tpu_overlap_compute_collective_tc": True,
+    "xla_enable_async_all_gather": True,
+}
 _FUSED_GATHERS = {
     "xla_tpu_enable_async_collective_fusion": True,
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
     "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
-    "xla_tpu_overlap_compute_collective_tc": True,
-    "xla_enable_async_all_gather": True,
+    **_ASYNC_GATHERS,
     **_DATA_PARALLEL,
 }
 _PIPELINED_GATHERS = {  # without the fusion of gathers, which libtpu 0.0.50 takes for v5e alone
-    "xla_tpu_overlap_compute_collective_tc": True,
-    "xla_enable_async_all_gather": True,
+    **_ASYNC_GATHERS,
     **_DATA_PARALLEL,
     "xla_tpu_megacore_fusion_allow_ags": False,
     "xla_enable_async_collective_permute": True,
     "xla_tpu_enable_ag_backward_pipelining": True,
 }
 _LARGE_VMEM = {
-    "xla_enable_async_all_gather": True,
-    "xla_tpu_overlap_compute_collective_tc": True,
+    **_ASYNC_GATHERS,
     "xla_tpu_scoped_vmem_limit_kib": 98304,
 }
 _SCATTER_LAYOUT = {
