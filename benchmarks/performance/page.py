@@ -49,7 +49,7 @@ of memory are of fresh processes. Imports and traces are in CPU time, with compi
 Machines and versions of JAX differ by 5 to 10 %, so compare within a section. The tests check most rows without a
 clock: they count calls, traces, equations, instructions and bytes.
 {unmeasured}
-`make bench` measures all in ten minutes on two cores, in an environment of its own with Haliax; `make bench-smoke`
+`make bench` measures all in half an hour on two cores, in an environment of its own with Haliax; `make bench-smoke`
 finds out whether all runs. `python -m benchmarks.performance` measures what is installed.
 """
 
@@ -70,11 +70,14 @@ Of 12 layers, 64 features and a vocabulary of 256. By hand, `jnp.einsum` takes t
 *Equations* are those of the traced program, *instructions* those of the optimized one. Steps have 4 layers, 256
 features and a vocabulary of 1024. The loss selects logits by comparison, so that the vocabulary may be sharded; "JAX,
 gathering" gathers them. The models are those of `examples/models` and `benchmarks/by_hand`, with 4 layers, 64 features
-and a vocabulary of 512; ViT embeds 64 patches by a product, and by hand by a convolution.""",
+and a vocabulary of 512; ViT embeds 64 patches by a product, and by hand by a convolution. By hand all layers share one
+causal mask; Axonym makes one in each, which the compiler merges. It runs the instructions of both forms of Mixtral, which
+are the same, in another order, so that other arrays are in memory at once.""",
     "sharding": """\
 `jax.device_put` looks at each array even if all are in place, which a comparison of shardings need not.""",
     "transforms": """\
-Over 8 layers; the body of *machinery alone* returns its input. Outside `jit`, `fold` compiles at each call, to see
+Over 8 layers; the body of *machinery alone* returns its input. A loop is traced and then evaluated, since arrays of 16
+bits that its body takes from around it get gradients in float32, and only a trace shows which these are. Outside `jit`, `fold` compiles at each call, to see
 changed globals, where `jax.lax.scan` keeps what it compiled for the same function.""",
     "checkpoints": """\
 Of 12 arrays over eight devices, on the disk of temporary files; peaks are beyond these. Orbax gets plain arrays; Axonym
@@ -84,10 +87,10 @@ also writes and compares checksums. Other work on the machine makes these rows v
 to the host. The files are cached by the system.""",
     "imports": "A few objects decide which import pays for a full garbage collection, as the second row shows.",
     "accelerator": """\
-"Axonym" attends to all scores as by hand does; "Axonym, cuDNN" lets `dot_product_attention` choose cuDNN's kernel.""",
+Measured with JAX 0.11.2, which Axonym supported then: no GPU was at hand since. "Axonym" attends to all scores as by hand does; "Axonym, cuDNN" lets `dot_product_attention` choose cuDNN's kernel.""",
 }
 
-IN_SHORT = "For each group with bars of the last section of CPUs, the row closest to its bar, or furthest above it."
+IN_SHORT = "For each group with bars, the row closest to its bar on CPUs, or furthest above it."
 
 UNMEASURED = """
 No GPU was measured so far; the GPU program is run on CPUs with tiny sizes, to check that it works.
