@@ -71,14 +71,15 @@ Of 12 layers, 64 features and a vocabulary of 256. By hand, `jnp.einsum` takes t
 features and a vocabulary of 1024. The loss selects logits by comparison, so that the vocabulary may be sharded; "JAX,
 gathering" gathers them. The models are those of `examples/models` and `benchmarks/by_hand`, with 4 layers, 64 features
 and a vocabulary of 512; ViT embeds 64 patches by a product, and by hand by a convolution. By hand all layers share one
-causal mask; Axonym makes one in each, which the compiler merges. It runs the instructions of both forms of Mixtral, which
-are the same, in another order, so that other arrays are in memory at once.""",
+causal mask; Axonym makes one in each, which the compiler merges. The instructions of both forms of Mixtral are the
+same, and the compiler runs them in another order, so that other arrays are in memory at once.""",
     "sharding": """\
 `jax.device_put` looks at each array even if all are in place, which a comparison of shardings need not.""",
     "transforms": """\
 Over 8 layers; the body of *machinery alone* returns its input. A loop is traced and then evaluated, since arrays of 16
-bits that its body takes from around it get gradients in float32, and only a trace shows which these are. Outside `jit`, `fold` compiles at each call, to see
-changed globals, where `jax.lax.scan` keeps what it compiled for the same function.""",
+bits that its body takes from around it get gradients in float32, and only a trace shows which these are. Outside `jit`,
+`fold` compiles at each call, to see changed globals, where `jax.lax.scan` keeps what it compiled for the same
+function.""",
     "checkpoints": """\
 Of 12 arrays over eight devices, on the disk of temporary files; peaks are beyond these. Orbax gets plain arrays; Axonym
 also writes and compares checksums. Other work on the machine makes these rows vary.""",
@@ -87,7 +88,8 @@ also writes and compares checksums. Other work on the machine makes these rows v
 to the host. The files are cached by the system.""",
     "imports": "A few objects decide which import pays for a full garbage collection, as the second row shows.",
     "accelerator": """\
-Measured with JAX 0.11.2, which Axonym supported then: no GPU was at hand since. "Axonym" attends to all scores as by hand does; "Axonym, cuDNN" lets `dot_product_attention` choose cuDNN's kernel.""",
+Measured with JAX 0.11.2, which Axonym supported then: no GPU was at hand since. "Axonym" attends to all scores as by
+hand does; "Axonym, cuDNN" lets `dot_product_attention` choose cuDNN's kernel.""",
 }
 
 IN_SHORT = "For each group with bars, the row closest to its bar on CPUs, or furthest above it."
