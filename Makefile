@@ -62,7 +62,7 @@ test-oldest:
 	@oldest=$$(tools/find-python --oldest) && tools/make-venv $(VENV)-oldest "$$oldest"
 	@grep -A 9 "^dependencies" pyproject.toml | sed -n 's/^    "\(.*\)>=\(.*\)",$$/\1==\2/p' >$(UV_CONSTRAINT)
 	@$(MAKE) --no-print-directory test $(oldest) ARGS="--first-tests=folder"
-	@$(MAKE) --no-print-directory test $(oldest) ARGS="tests/typing tests/test_packaging.py tests/test_jax_compat.py"
+	@$(MAKE) --no-print-directory test $(oldest) ARGS="tests/typing tests/test_packaging.py tests/ground/test_jax_compat.py"
 
 # They are large, and not for every system.
 compilers:

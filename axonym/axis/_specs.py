@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, TypeAlias, overload
 
+from .._ground.errors import make_error
+from .._ground.formats import suggest_name
 from ..named._axis import (
     Axis,
     AxisSelection,
@@ -25,8 +27,6 @@ from ..named._axis import (
     parse_axes,
     parse_selection,
 )
-from ..named._format import suggest_name
-from ..named._traceback import make_error
 
 
 ShapeDict: TypeAlias = Mapping[str, int]

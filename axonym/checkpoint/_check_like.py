@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from ..named._format import suggest_name
-from ..named._traceback import find_stacklevel
+from .._ground.errors import find_stacklevel
+from .._ground.formats import suggest_name
 from ..report._format import shorten_list
 from ..state_dict._safetensors import AxisOrder
 from ._tree_metadata import ARRAY_KINDS, LeafMetadata, format_leaf_axes

@@ -8,13 +8,13 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from .._ground.arguments import check_flag, check_integer
+from .._ground.errors import find_stacklevel
+from .._ground.formats import format_value
 from ..multihost._rendezvous import as_seconds
 from ..multihost._shared_values import assert_same_on_all_hosts
-from ..named._arguments import check_flag, check_integer
 from ..named._axis_layout import MeshLike
 from ..named._base import get_plain_array
-from ..named._format import format_value
-from ..named._traceback import find_stacklevel
 from ..partitioning._mapping import ResourceMapping
 from ..state_dict._keys import check_can_be_saved
 from ..state_dict._safetensors import AxisOrder

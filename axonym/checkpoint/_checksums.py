@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .._atomic_file import flush_to_disk
+from .._ground.atomic_file import flush_to_disk
 from ._errors import DamagedCheckpointError, report_damage
 
 

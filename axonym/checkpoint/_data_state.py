@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..named._format import format_value
+from .._ground.formats import format_value
 from ._errors import report_damage
 
 

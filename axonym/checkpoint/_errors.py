@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .._jax_compat import is_tracing
+from .._ground.jax_compat import is_tracing
 from ..multihost._rendezvous import Rendezvous, get_coordination_store
 
 

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..named._format import format_axes
+from .._ground.formats import format_axes
 from ..report._format import format_bytes
 from ._checksums import read_checksums
 from ._restore import read_metadata

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
+from .._ground.arguments import check_flag
+from .._ground.caches import cached_plan
+from .._ground.errors import find_stacklevel
+from .._ground.formats import format_value
 from ..multihost._shared_values import broadcast_from_host_zero
-from ..named._arguments import check_flag
 from ..named._array import NamedArray
 from ..named._axis import Names
 from ..named._axis_layout import MeshLike
 from ..named._base import NamedBase, get_plain_array, with_array
-from ..named._cache import cached_plan
-from ..named._format import format_value
-from ..named._traceback import find_stacklevel
 from ..partitioning._active_mesh import get_active_mesh
 from ..partitioning._mapping import ResourceMapping
 from ..partitioning._shard import infer_resource_partitions, pad_spec

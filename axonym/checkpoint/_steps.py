@@ -17,10 +17,10 @@ from typing import Any
 
 import jax
 
-from .._atomic_file import check_folder_path
+from .._ground.atomic_file import check_folder_path
+from .._ground.formats import format_value
 from ..multihost._rendezvous import call_in_thread
 from ..multihost._shared_values import broadcast_from_host_zero
-from ..named._format import format_value
 from ._checksums import write_checksums, write_checksums_of_process
 from ._errors import agree_on_result, import_orbax_handler
 from ._tree_metadata import TreeMetadata

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey, keystr
 
+from .._ground.caches import cached_plan
+from .._ground.formats import format_axes, format_value
+from .._ground.jax_compat import is_traced
 from ..named._axis import Names
-from ..named._base import NamedBase, get_plain_array, is_traced
-from ..named._cache import cached_plan
-from ..named._format import format_axes, format_value
+from ..named._base import NamedBase, get_plain_array
 from ..state_dict._keys import describe_random_keys, has_key_dtype
 from ._errors import report_damage
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..named._traceback import find_stacklevel
+from .._ground.errors import find_stacklevel
 
 
 try:

@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 from jax.tree_util import keystr
 from numpy.ma import MaskedArray
 
+from .._ground.formats import format_axes, format_value
 from ..multihost import host_local_to_global
 from ..named._array import NamedArray
 from ..named._axis import Axis, Names, axis_name
-from ..named._format import format_axes, format_value
 from ..named._numpy_input import MASK_PROBLEM, find_array_problem
 from ..partitioning._active_mesh import format_mesh
 from ..partitioning._leaves import describe_leaves, format_prefix, get_array_shape

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._ground.formats import format_value
 from ..multihost._host_local import find_axis_parts, resolve_mapping_and_mesh
 from ..named._axis import Axis
 from ..named._axis_layout import get_entry_axes
-from ..named._format import format_value
 from ..partitioning._active_mesh import MeshLike
 from ..partitioning._mapping import ResourceMapping
 from ..partitioning._resolve_spec import resolve_spec

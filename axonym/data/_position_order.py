@@ -7,9 +7,9 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.tree_util import keystr
 
+from .._ground.formats import format_value
 from ..named._array import NamedArray, is_named_array
 from ..named._base import format_shape
-from ..named._format import format_value
 from ..partitioning._leaves import format_prefix
 from ..partitioning._mapping import AxisMapping
 from ._local_rows import find_local_rows

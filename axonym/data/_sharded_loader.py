@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import jax
 
+from .._ground.arguments import check_flag, check_integer
 from ..multihost._host_local import resolve_mapping_and_mesh
 from ..multihost._rendezvous import Rendezvous, as_seconds, format_processes, get_coordination_store
-from ..named._arguments import check_flag, check_integer
 from ..named._array import NamedArray
 from ..partitioning._active_mesh import MeshLike
 from ..partitioning._mapping import ResourceMapping

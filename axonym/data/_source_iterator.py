@@ -3,7 +3,7 @@
 import base64
 from typing import Any
 
-from ..named._format import format_value
+from .._ground.formats import format_value
 
 
 class SourceIterator:

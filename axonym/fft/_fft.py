@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._arguments import check_choice
+from .._ground.arguments import check_choice
 from ..named._array import NamedArray
 from ..named._axis import (
     Axis,

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._ground.errors import find_stacklevel
 from ..named import _creation, _dot, _einsum, _matrix, _search, _transforms
 from ..named._axis import (
     Axis,
@@ -25,7 +26,6 @@ from ..named._index import At as NamedAt, Updates as NamedUpdates, dslice, index
 from ..named._pattern_parser import REST, Term, parse_pattern
 from ..named._reduce import _cumulative
 from ..named._shape import _broadcast, _concatenate, _flatten, _rearrange, _slice
-from ..named._traceback import find_stacklevel
 from ._axis_names import fill_ellipses, rearrange_for_partial_order
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from .. import multihost
-from .._jax_compat import is_tracing
+from .._ground.jax_compat import is_tracing
 from ..named import _named_call
 from ..named._array import is_named_array
 from ..named._transforms import _checkpoint

@@ -8,8 +8,8 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from .. import partitioning
+from .._ground.arguments import check_callable
 from ..mesh import set_mesh as set_mesh
-from ..named._arguments import check_callable
 from ..named._array import is_named_array
 from ..named._axis import Axis
 from ..named._axis_layout import get_entry_axes

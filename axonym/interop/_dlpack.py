@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._ground.formats import format_value
 from ..named._array import NamedArray
 from ..named._axis import AxisSelector
 from ..named._creation import named
-from ..named._format import format_value
 
 
 def from_dlpack(x: Any, axes: AxisSelector | Sequence[AxisSelector]) -> NamedArray:

@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from .._ground.jax_compat import is_traced
 from ..named._array import NamedArray
 from ..named._axis import AxisSelector
-from ..named._base import check_named, format_shape, is_traced
+from ..named._base import check_named, format_shape
 from ..named._creation import named
 
 

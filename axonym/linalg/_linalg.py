@@ -7,10 +7,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from ..named._arguments import check_integer, check_number
+from .._ground.arguments import check_integer, check_number
+from .._ground.formats import format_axes, format_value
 from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name, check_matching_sizes, find_axes, find_axis
 from ..named._base import N, NamedBase, check_named, format_shape
-from ..named._format import format_axes, format_value
 from ..named._gufunc import apply_gufunc
 from ..named._reduce._apply_reduction import apply_reduction
 from ..named._wide_sums import compute_wide

@@ -16,7 +16,7 @@ import equinox as eqx
 import numpy as np
 from jax.sharding import AxisType
 
-from .._similar_names import find_similar_name
+from .._ground.similar_names import find_similar_name
 
 
 DEFAULT_NAMES = ("dp", "fsdp", "ep", "tp", "sp")  # the default `axis_names` of `create_mesh`

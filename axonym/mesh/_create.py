@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from .._jax_compat import is_tracing
+from .._ground.jax_compat import is_tracing
 from ._axis_sizes import (
     as_names,
     as_sizes,

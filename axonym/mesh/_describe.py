@@ -18,8 +18,8 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from .._atomic_file import check_file_path, open_replacement
-from .._jax_compat import is_tracing
+from .._ground.atomic_file import check_file_path, open_replacement
+from .._ground.jax_compat import is_tracing
 
 
 # Of the text:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from .._jax_compat import LAYOUT_ERRORS
+from .._ground.jax_compat import LAYOUT_ERRORS
 from ._axis_sizes import as_sizes, can_fill, fill_wildcard, find_nearest_sizes, format_mesh_shape, suggest_mesh_name
 
 

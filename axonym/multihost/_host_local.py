@@ -16,12 +16,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr
 
-from .._jax_compat import is_tracing
-from ..named._arguments import check_flag
+from .._ground.arguments import check_flag
+from .._ground.caches import cached_plan
+from .._ground.formats import format_axes
+from .._ground.jax_compat import is_tracing
 from ..named._axis import Names
 from ..named._axis_layout import format_mesh_axes, get_entry_axes
-from ..named._cache import cached_plan
-from ..named._format import format_axes
 from ..named._numpy_input import find_array_problem
 from ..named._transforms import is_random_key
 from ..partitioning._active_mesh import MeshLike, format_mesh, resolve_mesh

@@ -16,8 +16,8 @@ from typing import Any
 
 import jax
 
-from .._jax_compat import find_coordination_client, is_late_initialize_error, is_unknown_cluster_error
-from ..named._format import format_value
+from .._ground.formats import format_value
+from .._ground.jax_compat import find_coordination_client, is_late_initialize_error, is_unknown_cluster_error
 from ._rendezvous import CoordinationStore, Rendezvous, as_seconds, call_in_thread, format_processes
 
 

@@ -17,8 +17,13 @@ from urllib.parse import quote
 import jax
 import numpy as np
 
-from .._jax_compat import find_coordination_client, is_deadline_error, is_existing_key_error, is_missing_key_error
-from ..named._format import format_value
+from .._ground.formats import format_value
+from .._ground.jax_compat import (
+    find_coordination_client,
+    is_deadline_error,
+    is_existing_key_error,
+    is_missing_key_error,
+)
 
 
 _MET = "met"

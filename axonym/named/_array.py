@@ -7,9 +7,11 @@ import jax
 import numpy as np
 from numpy.ma import MaskedArray
 
-from .._jax_compat import find_refusing_jax_functions
+from .._ground.arguments import check_dtype
+from .._ground.errors import make_error
+from .._ground.formats import format_axes
+from .._ground.jax_compat import find_refusing_jax_functions
 from . import _dot, _matrix
-from ._arguments import check_dtype
 from ._array_protocols import ArrayProtocols
 from ._axis import (
     Axis,
@@ -28,14 +30,12 @@ from ._base import NamedBase, format_shape, set_array, set_names, with_array
 from ._broadcasting import get_array
 from ._elementwise import _arithmetic, _functions, _logic
 from ._foreign_names import make_foreign_function_error, suggest_named_way
-from ._format import format_axes
 from ._index import Items, Updates, index, take
 from ._numpy_input import MASK_PROBLEM
 from ._operation import replicate_axes
 from ._pattern_parser import AxisDescription, AxisPattern
 from ._reduce import _cumulative, _reductions
 from ._shape import _broadcast, _concatenate, _flatten, _rearrange, _slice
-from ._traceback import make_error
 
 
 class NamedArray(ArrayProtocols):

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from .._ground.errors import make_error
 from . import _repr
 from ._base import NamedBase, format_shape
 from ._foreign_names import make_foreign_function_error
-from ._traceback import make_error
 
 
 # NumPy computes `scalar * x` by `numpy.multiply(scalar, x)`, so a direct call of that ufunc is accepted as well.

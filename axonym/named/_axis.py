@@ -4,16 +4,16 @@ This module does not depend on arrays. Names are interned: arrays with the same 
 comparing them is comparing two pointers.
 """
 
-import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, Protocol, TypeAlias
 
-from ._cache import cached_plan
-from ._format import format_axes, format_value, suggest_name
-from ._traceback import make_error
+from .._ground.arguments import as_python_integer
+from .._ground.caches import cached_plan
+from .._ground.errors import make_error
+from .._ground.formats import format_axes, format_value, suggest_name
 
 
 Names: TypeAlias = tuple[str, ...]
@@ -72,14 +72,6 @@ class Axis:
     def __str__(self) -> str:
         """Shows the axis as `name: size`."""
         return f"{self.name}: {self.size}"
-
-
-def as_python_integer(value: Any) -> int | None:
-    """Returns an integer as a Python number, None for any other value; a boolean is no integer here."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
 
 
 AxisSelector: TypeAlias = Axis | str

@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from .._ground.errors import make_error
+from .._ground.formats import format_axes
 from ._axis import Names
-from ._format import format_axes
-from ._traceback import make_error
 
 
 MeshLike: TypeAlias = Mesh | AbstractMesh

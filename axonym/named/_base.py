@@ -9,9 +9,10 @@ from typing import Any, SupportsIndex, TypeVar, overload
 
 import jax
 
+from .._ground.errors import make_error
+from .._ground.formats import format_axes, format_value
+from .._ground.jax_compat import is_traced
 from ._axis import Axis, AxisSelection, AxisSelector, Names, check_rank, find_axis, parse_selection
-from ._format import format_axes, format_value
-from ._traceback import make_error
 
 
 class Shape(tuple[int, ...]):
@@ -178,18 +179,6 @@ def make_unnamed_error(x: Any) -> TypeError:
     return make_error(
         TypeError, f"A named array is needed, not {format_value(x)}; make one with `axonym.named(array, axes)`."
     )
-
-
-_traced: dict[type, bool] = {}
-
-
-def is_traced(array: Any) -> bool:
-    """Returns whether an array is a tracer: the only JAX arrays without a sharding."""
-    kind = type(array)
-    if kind not in _traced and isinstance(array, jax.Array):
-        # Asked once per class: for a tracer, `getattr` searches the entire trace to write an AttributeError.
-        _traced[kind] = getattr(array, "sharding", None) is None
-    return _traced.get(kind, False)
 
 
 def get_plain_array(x: Any) -> Any:

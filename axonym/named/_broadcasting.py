@@ -13,16 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax_compat import is_sharding_type_error
+from .._ground.caches import cached_jit, cached_plan, jit_inline
+from .._ground.errors import make_error
+from .._ground.formats import format_axes, format_value, suggest_name
+from .._ground.jax_compat import is_sharding_type_error
 from ._axis import Names, Operand, check_matching_sizes, check_rank
 from ._axis_layout import get_entry_axes, make_mesh_error
 from ._base import N, NamedBase, format_shape, with_array
-from ._cache import cached_jit, cached_plan, jit_inline
-from ._format import format_axes, format_value, suggest_name
 from ._operation import run_operation
 from ._reduced_types import broadcast_reduced, get_reduced_axes
 from ._sharding import get_out_sharding, reshard_by_name
-from ._traceback import make_error
 
 
 def align_axes(array: Any, names: Names, target: Names) -> Any:

@@ -10,16 +10,17 @@ import numpy as np
 from jax.sharding import NamedSharding
 from numpy.ma import MaskedArray
 
-from ._arguments import check_dtype
+from .._ground.arguments import check_dtype
+from .._ground.caches import cached_jit
+from .._ground.errors import make_error
+from .._ground.formats import format_value
+from .._ground.jax_compat import is_traced
 from ._array import NamedArray, parse_array_names
 from ._axis import Axis, AxisSelector, AxisSpec, Names, get_names_and_sizes, parse_axes, parse_one_axis
-from ._base import N, NamedBase, check_named, is_traced, with_array
+from ._base import N, NamedBase, check_named, with_array
 from ._broadcasting import check_scalar
-from ._cache import cached_jit
-from ._format import format_value
 from ._numpy_input import check_values, find_array_problem, is_jax_dtype
 from ._sharding import constrain_sharding, get_out_sharding, place_array
-from ._traceback import make_error
 
 
 def named(array: Any, axes: AxisSelector | Any) -> NamedArray:

@@ -7,7 +7,10 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 
-from ._arguments import check_dtype
+from .._ground.arguments import check_dtype
+from .._ground.caches import cached_plan, jit_inline
+from .._ground.errors import make_error
+from .._ground.formats import format_axes, format_value
 from ._axis import (
     Axis,
     AxisSelection,
@@ -24,15 +27,12 @@ from ._axis import (
     parse_selection,
 )
 from ._base import N, NamedBase, check_named, format_shape, with_array
-from ._cache import cached_plan, jit_inline
-from ._format import format_axes, format_value
 from ._named_call import format_scope
 from ._operation import use_operand_layout
 from ._reduce import _reductions
 from ._reduced_types import get_reduced_axes, list_sharded_axes, set_reduced_axes
 from ._shape._rearrange import rearrange
 from ._sharding import get_out_sharding, reshard_by_name
-from ._traceback import make_error
 
 
 _MISSING: Any = object()

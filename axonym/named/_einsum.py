@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from .._ground.caches import cached_plan
+from .._ground.formats import format_axes, format_value, suggest_name
 from ._axis import AxisSelector, Names, Operand, check_matching_sizes, intern_names
 from ._base import N, check_named
-from ._cache import cached_plan
 from ._dot import contract_axes, get_natural_order
-from ._format import format_axes, format_value, suggest_name
 from ._pattern_parser import REST, Alias, Binding, Expression, Fault, check_aliases, explain_fault, parse_pattern
 
 

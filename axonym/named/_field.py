@@ -7,8 +7,8 @@ from typing import Any
 
 import equinox as eqx
 
+from .._ground.caches import cached_plan
 from ._axis import AxisSelector, Names, axis_name, check_unique_names
-from ._cache import cached_plan
 
 
 _KEY = "axonym.axis_names"

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from inspect import isfunction
 
-from ._traceback import make_error
+from .._ground.errors import make_error
 
 
 _ORDER = "axes are ordered by name, and `rearrange(x, ('embed', ...))` puts 'embed' first"

@@ -6,11 +6,11 @@ from typing import Any, ParamSpec, TypeVar
 import equinox as eqx
 import jax
 
-from ._arguments import check_callable
+from .._ground.arguments import check_callable
+from .._ground.errors import hide_library_frames, make_error
+from .._ground.formats import format_value
 from ._base import NamedBase, format_shape, get_plain_array
-from ._format import format_value
 from ._named_call import enter_scope
-from ._traceback import hide_library_frames, make_error
 
 
 P = ParamSpec("P")

@@ -7,6 +7,8 @@ name and come first, and the function has to accept them.
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from .._ground.caches import cached_plan, jit_inline
+from .._ground.formats import format_axes
 from ._axis import (
     AxisSelection,
     AxisSelector,
@@ -20,8 +22,6 @@ from ._axis import (
 )
 from ._base import N, check_named, with_array
 from ._broadcasting import align_axes, broadcast_names
-from ._cache import cached_plan, jit_inline
-from ._format import format_axes
 from ._operation import run_operation
 from ._sharding import reshard_by_name
 

@@ -7,7 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ._arguments import check_callable
+from .._ground.arguments import check_callable
+from .._ground.errors import make_error
+from .._ground.formats import format_axes, format_value
 from ._array import NamedArray, is_named_array
 from ._axis import (
     Axis,
@@ -24,11 +26,9 @@ from ._axis import (
 )
 from ._base import with_array
 from ._broadcasting import broadcast_names
-from ._format import format_axes, format_value
 from ._operation import run_operation
 from ._sharding import get_mesh_axes, reshard_by_name
 from ._static_result import is_array, pack_result, unpack_result
-from ._traceback import make_error
 
 
 def lift(

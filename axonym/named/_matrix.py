@@ -4,11 +4,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ._arguments import check_integer
+from .._ground.arguments import check_integer
+from .._ground.caches import cached_jit
 from ._axis import AxisSelection, AxisSelector, Names, axis_name, find_axes, find_axis, intern_names
 from ._base import N, check_named, format_shape, with_array
 from ._broadcasting import align_axes
-from ._cache import cached_jit
 from ._gufunc import apply_gufunc
 from ._shape._broadcast import rename
 from ._shape._rearrange import rearrange

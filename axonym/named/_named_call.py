@@ -16,11 +16,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
-from .._jax_compat import is_tracing
+from .._ground.caches import cached_plan
+from .._ground.errors import hide_library_frames
+from .._ground.jax_compat import is_tracing
 from ._axis import Axis
 from ._base import NamedBase
-from ._cache import cached_plan
-from ._traceback import hide_library_frames
 
 
 P = ParamSpec("P")

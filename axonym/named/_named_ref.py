@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import ref as refs
 
+from .._ground.formats import format_value
 from ._array import NamedArray
 from ._axis import Axis, Names
 from ._base import Shape, check_named
 from ._broadcasting import align_axes, split_operand
-from ._format import format_value
 from ._index import At, IndexPlan, check_axes, check_index_range, parse_index, plan_index
 from ._numpy_input import check_values
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.ma import MaskedArray
 
-from ._cache import cached_plan
-from ._format import format_value
-from ._traceback import make_error
+from .._ground.caches import cached_plan
+from .._ground.errors import make_error
+from .._ground.formats import format_value
 
 
 MASK_PROBLEM = (

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from .._ground.jax_compat import is_traced
 from ._axis import Names
 from ._axis_layout import AxisLayout, MeshAxes, count_parts, get_axes_of_type, get_entry_axes, read_layout
-from ._base import is_traced
 from ._sharding import get_mesh_axes, get_out_sharding, mapping_context, reshard_by_name
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from ._arguments import check_integer
+from .._ground.arguments import check_integer
 from ._axis import AxisSelector
 from ._base import N, check_named, format_shape
 from ._reduce._apply_reduction import apply_along

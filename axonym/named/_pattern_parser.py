@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
-from .._similar_names import find_similar_name
+from .._ground.errors import make_error
+from .._ground.formats import format_axes, format_value, suggest_name
+from .._ground.similar_names import find_similar_name
 from ._axis import Axis, AxisSelector, Names, axis_name, check_selected_once, intern_names, make_missing_axis_error
-from ._format import format_axes, format_value, suggest_name
-from ._traceback import make_error
 
 
 REST = "..."

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .._jax_compat import find_mapped_mesh_axes, reduce_over_mapped_axes
+from .._ground.jax_compat import find_mapped_mesh_axes, reduce_over_mapped_axes
 from ._axis_layout import get_entry_axes
 
 

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._ground.formats import format_axes
+from .._ground.jax_compat import is_traced
 from ._axis_layout import get_entry_axes
-from ._base import NamedBase, is_traced
-from ._format import format_axes
+from ._base import NamedBase
 
 
 def find_edge_items(size: int, edge_items: int | None) -> np.ndarray:

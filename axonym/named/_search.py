@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ._arguments import check_integer
+from .._ground.arguments import check_integer
+from .._ground.formats import format_value
 from ._axis import Axis, AxisSelector, Names, find_axis, intern_names, parse_one_axis
 from ._base import N, NamedBase, check_named, format_shape, with_array
 from ._broadcasting import check_scalar, get_scalar, widen_integers
 from ._elementwise._arithmetic import split_pair
-from ._format import format_value
 from ._gufunc import apply_gufunc
 from ._numpy_input import check_values, parse_fill_positions
 from ._reduce._apply_reduction import apply_along

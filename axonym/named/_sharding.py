@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import jax
 from jax.sharding import NamedSharding
 
+from .._ground.jax_compat import is_traced
 from ._axis import Names
-from ._base import N, is_traced, with_array
+from ._base import N, with_array
 from ._stages import StagePlan
 
 

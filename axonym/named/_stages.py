@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from .._ground.errors import make_error
 from ._axis_layout import round_up
-from ._traceback import make_error
 
 
 STAGE = "axonym stages"

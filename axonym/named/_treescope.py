@@ -11,7 +11,8 @@ from treescope import rendering_parts as parts
 from treescope.external.jax_support import JAXArrayAdapter
 from treescope.ndarray_adapters import NamedPositionlessAxisInfo, NDArrayAdapter, ShardingInfo
 
-from ._base import NamedBase, format_shape, is_traced
+from .._ground.jax_compat import is_traced
+from ._base import NamedBase, format_shape
 from ._broadcasting import align_axes
 from ._repr import find_edge_items, format_array, read_items
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ..named._arguments import check_flag
+from .._ground.arguments import check_flag
 from ..named._base import A
 from ..named._broadcasting import apply_unary
 

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from .. import random
-from ..named._arguments import check_choice, check_integer
+from .._ground.arguments import check_choice, check_integer
+from .._ground.caches import cached_jit
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, Names, axis_name, check_selected_once, intern_names, parse_selection
 from ..named._axis_layout import AxisLayout
 from ..named._base import N, with_array
 from ..named._broadcasting import get_array
-from ..named._cache import cached_jit
 from ..named._named_call import named_call
 from ..named._operation import run_operation, use_operand_layout
 from ..named._sharding import constrain_sharding, gather_parameter, reshard_by_name

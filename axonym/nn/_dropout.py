@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 
 from .. import random
-from ..named._arguments import check_number
+from .._ground.arguments import check_number
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, axis_name, parse_selection
 from ..named._elementwise._arithmetic import where

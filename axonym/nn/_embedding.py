@@ -6,14 +6,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..named._arguments import check_dtype
+from .._ground.arguments import check_dtype
+from .._ground.caches import cached_jit
+from .._ground.formats import format_value
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, Names, intern_names, parse_axes, parse_one_axis
 from ..named._base import format_shape
 from ..named._broadcasting import as_integer, get_array, widen_integers
-from ..named._cache import cached_jit
 from ..named._dot import dot
-from ..named._format import format_value
 from ..named._index import take
 from ..named._named_call import enter_function_scope, named_call
 from ..named._sharding import constrain_sharding, gather_parameter, reshard_by_name

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._ground.errors import make_error
+from .._ground.formats import format_axes
+from .._ground.jax_compat import is_traced
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, AxisSpec, Names, find_axes, get_names_and_sizes, parse_axes
-from ..named._base import format_shape, is_traced
-from ..named._format import format_axes
-from ..named._traceback import make_error
+from ..named._base import format_shape
 
 
 class Layer(eqx.Module):

@@ -9,13 +9,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..named._arguments import check_dtype, check_number
+from .._ground.arguments import check_dtype, check_number
+from .._ground.formats import format_axes, format_value
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, check_unique_names, get_names_and_sizes, parse_axes
 from ..named._base import get_plain_array
 from ..named._creation import zeros
 from ..named._dot import check_dot_general, dot
-from ..named._format import format_axes, format_value
 from ..named._named_call import named_call
 from ..named._operation import run_operation
 from ..named._sharding import constrain_sharding, gather_parameter, mapping_context, place_array

@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._jax_compat import find_mapped_mesh_axes
-from ..named._arguments import check_function, check_integer, check_number
+from .._ground.arguments import check_function, check_integer, check_number
+from .._ground.caches import cached_jit
+from .._ground.formats import format_axes
+from .._ground.jax_compat import find_mapped_mesh_axes
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSelector, Names, axis_name, check_matching_sizes, parse_selection
 from ..named._axis_layout import AxisLayout
 from ..named._base import format_shape, with_array
 from ..named._broadcasting import align_axes, apply_broadcast
-from ..named._cache import cached_jit
 from ..named._creation import arange, ones_like
 from ..named._elementwise import _arithmetic
-from ..named._format import format_axes
 from ..named._named_call import enter_function_scope
 from ..named._operation import use_operand_layout
 from ..named._reduce import _reductions

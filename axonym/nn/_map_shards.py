@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, PartitionSpec as P
 
-from .._jax_compat import find_mapped_mesh_axes, has_spmd_axes, is_tracing, use_mapped_mesh_axes
+from .._ground.jax_compat import find_mapped_mesh_axes, has_spmd_axes, is_tracing, use_mapped_mesh_axes
 from ..named._axis import Axis, Names
 from ..named._axis_layout import AxisLayout, MeshAxes, MeshLike, count_parts, get_entry_axes
 from ..named._operation import use_operand_layout

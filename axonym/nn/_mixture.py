@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from .._jax_compat import find_platform
-from ..named._arguments import check_choice, check_dtype, check_function, check_number
+from .._ground.arguments import check_choice, check_dtype, check_function, check_number
+from .._ground.caches import cached_jit
+from .._ground.formats import format_axes
+from .._ground.jax_compat import find_platform
 from ..named._array import NamedArray
 from ..named._axis import (
     Axis,
@@ -30,10 +32,8 @@ from ..named._axis import (
 from ..named._axis_layout import MeshAxes
 from ..named._base import check_named, format_shape, with_array
 from ..named._broadcasting import widen_integers
-from ..named._cache import cached_jit
 from ..named._creation import named, ones, zeros
 from ..named._dot import dot
-from ..named._format import format_axes
 from ..named._named_call import enter_function_scope, named_call
 from ..named._reduce._reductions import logsumexp, mean, softmax, sum
 from ..named._search import top_k as find_largest

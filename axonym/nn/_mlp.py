@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import random
-from ..named._arguments import check_flag, check_function, check_integer
+from .._ground.arguments import check_flag, check_function, check_integer
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelector, AxisSpec
 from ..named._base import N, check_named

@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from ..named._arguments import check_integer
+from .._ground.arguments import check_integer
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, AxisSpec
 from ._embedding import Embedding

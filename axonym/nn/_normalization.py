@@ -8,7 +8,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..named._arguments import check_dtype, check_integer, check_number
+from .._ground.arguments import check_dtype, check_integer, check_number
+from .._ground.caches import cached_jit, cached_plan, jit_inline
+from .._ground.formats import format_value
 from ..named._array import NamedArray
 from ..named._axis import (
     Axis,
@@ -22,10 +24,8 @@ from ..named._axis import (
 )
 from ..named._base import N, NamedBase, check_named, format_shape, get_plain_array, with_array
 from ..named._broadcasting import check_scalar
-from ..named._cache import cached_jit, cached_plan, jit_inline
 from ..named._creation import ones, zeros
 from ..named._elementwise._arithmetic import rsqrt, where
-from ..named._format import format_value
 from ..named._named_call import format_scope, named_call
 from ..named._operation import run_operation
 from ..named._reduce._reductions import mean as compute_mean, var as compute_variance

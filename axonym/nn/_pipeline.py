@@ -19,12 +19,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from .._jax_compat import take_mapped_slice
+from .._ground.errors import make_error
+from .._ground.formats import suggest_name
+from .._ground.jax_compat import take_mapped_slice
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis
 from ..named._axis_layout import MeshAxes, count_parts, get_entry_axes
 from ..named._base import get_plain_array, with_array
-from ..named._format import suggest_name
 from ..named._named_call import enter_function_scope
 from ..named._reduced_types import get_reduced_axes, set_reduced_axes
 from ..named._shape._flatten import flatten_axes, unflatten_axis
@@ -39,7 +40,6 @@ from ..named._sharding import (
 )
 from ..named._stages import STAGE, PipelineSchedule, StagePlan, make_schedule
 from ..named._static_result import is_array
-from ..named._traceback import make_error
 from ..named._transforms import (
     Remat,
     fold_in_number,

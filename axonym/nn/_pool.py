@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax_compat import is_tracing
+from .._ground.caches import cached_jit
+from .._ground.jax_compat import is_tracing
 from ..named._array import NamedArray
 from ..named._axis import AxisSpec, Names, get_names_and_sizes, parse_axes
 from ..named._base import with_array
-from ..named._cache import cached_jit
 from ..named._operation import run_operation, use_operand_layout
 from ..named._sharding import constrain_sharding, reshard_by_name
 from ._layer import cast_array, check_input, widen_array

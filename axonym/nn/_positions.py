@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..named._arguments import check_dtype, check_integer, check_number
+from .._ground.arguments import check_dtype, check_integer, check_number
+from .._ground.formats import format_axes, format_value
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelector, AxisSpec, axis_name, get_names_and_sizes, parse_axes, parse_one_axis
 from ..named._base import format_shape, get_plain_array
@@ -16,7 +17,6 @@ from ..named._creation import arange, named
 from ..named._dot import dot
 from ..named._elementwise._arithmetic import clip, maximum
 from ..named._elementwise._functions import cos, sin
-from ..named._format import format_axes, format_value
 from ..named._named_call import enter_function_scope
 from ..named._reduce._reductions import max as max_of
 from ..named._shape._broadcast import broadcast_axis

@@ -11,20 +11,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._arguments import check_integer
+from .._ground.arguments import check_integer
+from .._ground.errors import make_error
+from .._ground.formats import format_value
+from .._ground.jax_compat import is_traced
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, Names
 from ..named._axis_layout import round_up
-from ..named._base import is_traced, with_array
+from ..named._base import with_array
 from ..named._creation import zeros
 from ..named._field import HasLeadingAxes
-from ..named._format import format_value
 from ..named._index._at import take
 from ..named._named_call import enter_scope, find_module_name
 from ..named._shape._concatenate import stack
 from ..named._sharding import constrain_sharding, find_stages
 from ..named._static_result import is_array, pack_result, unpack_result
-from ..named._traceback import make_error
 from ..named._transforms import (
     Remat,
     check_scan_result,

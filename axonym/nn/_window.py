@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from ..named._arguments import check_integer
+from .._ground.arguments import check_integer
+from .._ground.formats import format_axes, format_value
 from ..named._axis import AxisSelector, Names, axis_name
 from ..named._axis_layout import AxisLayout
-from ..named._format import format_axes, format_value
 
 
 ByAxis: TypeAlias = int | Sequence[int] | Mapping[AxisSelector, int]

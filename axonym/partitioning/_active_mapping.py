@@ -12,16 +12,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 
+from .._ground.caches import cached_plan, shared_object
+from .._ground.errors import make_error
+from .._ground.formats import format_axes, format_value
+from .._ground.jax_compat import is_traced
 from ..named._axis import Names
 from ..named._axis_layout import count_parts, format_mesh_axes, get_axes_of_type, get_entry_axes, round_up
-from ..named._base import is_traced
-from ..named._cache import cached_plan, shared_object
-from ..named._format import format_axes, format_value
 from ..named._named_call import format_scope
 from ..named._reduced_types import get_reduced_axes
 from ..named._sharding import mapping_context
 from ..named._stages import STAGE, StagePlan
-from ..named._traceback import make_error
 from ._active_mesh import MeshLike, get_abstract_mesh
 from ._gather import find_batch_axes, find_typed_axes, gather_reduced
 from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping

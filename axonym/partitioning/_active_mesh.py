@@ -6,14 +6,14 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from .._jax_compat import is_tracing
+from .._ground.errors import make_error
+from .._ground.formats import format_value, suggest_name
+from .._ground.jax_compat import is_tracing
 from ..named._axis_layout import (
     MeshLike as MeshLike,
     format_mesh as format_mesh,
     format_mesh_types as format_mesh_types,
 )
-from ..named._format import format_value, suggest_name
-from ..named._traceback import make_error
 
 
 def get_abstract_mesh() -> AbstractMesh | None:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 import jax
 from jax.sharding import AxisType
 
-from .._jax_compat import is_tracing
-from ..named._format import format_value
+from .._ground.formats import format_value
+from .._ground.jax_compat import is_tracing
 from ..named._sharding import mapping_context
 from ._active_mesh import get_active_mesh
 from ._leaves import ShardedBy, require_complete_mapping

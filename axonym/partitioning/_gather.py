@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .._jax_compat import find_platform, make_linear_pair
+from .._ground.caches import cached_plan
+from .._ground.jax_compat import find_platform, make_linear_pair
 from ..named._axis_layout import get_entry_axes
-from ..named._cache import cached_plan
 from ..named._reduced_types import set_reduced_axes
 from ._active_mesh import MeshLike
 from ._mapping import AxisMapping

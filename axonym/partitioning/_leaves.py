@@ -16,9 +16,9 @@ import numpy as np
 from jax.sharding import AxisType
 from jax.tree_util import DictKey, SequenceKey
 
+from .._ground.caches import cached_plan
 from ..named._array import NamedArray
 from ..named._axis import Names
-from ..named._cache import cached_plan
 from ..named._field import HasLeadingAxes, get_declared_axes
 from ..named._numpy_input import is_jax_dtype
 from ._active_mesh import MeshLike

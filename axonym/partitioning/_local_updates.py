@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..named._arguments import check_callable, check_integer, check_number
+from .._ground.arguments import check_callable, check_integer, check_number
+from .._ground.errors import make_error
+from .._ground.formats import format_value
 from ..named._array import is_named_array
 from ..named._axis import Axis
 from ..named._axis_layout import get_axes_of_type
 from ..named._base import get_plain_array, with_array
 from ..named._creation import zeros_like
-from ..named._format import format_value
 from ..named._static_result import is_array
-from ..named._traceback import make_error
 from ..named._transforms import check_legacy_keys, fold_in_number, is_random_key, spread_keys, vmap
 from ._active_mesh import get_active_mesh
 from ._mapping import current_mapping

@@ -12,12 +12,12 @@ from typing import Any, Literal, TypeAlias
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from .._similar_names import is_typo
+from .._ground.caches import cached_plan
+from .._ground.errors import find_stacklevel, make_error
+from .._ground.formats import format_axes, format_value, suggest_name
+from .._ground.similar_names import is_typo
 from ..named._axis import Axis
-from ..named._cache import cached_plan
-from ..named._format import format_axes, format_value, suggest_name
 from ..named._sharding import mapping_context
-from ..named._traceback import find_stacklevel, make_error
 
 
 PhysicalAxisSpec: TypeAlias = str | Sequence[str]

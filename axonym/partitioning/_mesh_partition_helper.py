@@ -7,9 +7,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from jax.sharding import NamedSharding, PartitionSpec as P
 
+from .._ground.formats import format_value
 from ..named._array import NamedArray
 from ..named._axis_layout import get_entry_axes, make_spec_entry
-from ..named._format import format_value
 from ._active_mesh import MeshLike, check_mesh_axes, resolve_mesh
 from ._leaves import ARRAY_TYPES, get_array_shape
 from ._placement import place_leaves, rewrap_arrays

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .._jax_compat import has_spmd_axes
-from ..named._arguments import check_callable
+from .._ground.arguments import check_callable
+from .._ground.caches import jit_inline
+from .._ground.jax_compat import has_spmd_axes
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, AxisSelector, axis_name
 from ..named._axis_layout import get_axes_of_type, get_entry_axes
 from ..named._base import format_shape, with_array
-from ..named._cache import jit_inline
 from ..named._reduced_types import set_reduced_axes
 from ..named._shape._flatten import unflatten_axis
 from ..named._sharding import find_varying_axes, get_sharding

@@ -13,13 +13,13 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
-from .._jax_compat import is_tracing
+from .._ground.caches import cached_plan
+from .._ground.errors import make_error
+from .._ground.jax_compat import is_tracing
 from ..named._array import NamedArray
 from ..named._axis_layout import get_axes_of_type, get_entry_axes, make_spec_entry
 from ..named._base import with_array
-from ..named._cache import cached_plan
 from ..named._numpy_input import find_array_problem
-from ..named._traceback import make_error
 from ..named._transforms import is_random_key
 from ._active_mesh import MeshLike, describe_mixed_types
 from ._leaves import format_prefix

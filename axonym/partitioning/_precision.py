@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import keystr
 
-from .._similar_names import is_typo
-from ..named._format import format_value
-from ..named._traceback import make_error
+from .._ground.errors import make_error
+from .._ground.formats import format_value
+from .._ground.similar_names import is_typo
 from ._leaves import describe_leaves, get_array_shape
 from ._mapping import check_name, parse_dtype, warn_once
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
+from .._ground.caches import cached_plan
+from .._ground.errors import make_error
+from .._ground.formats import suggest_name
 from ..named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, parse_selection
 from ..named._axis_layout import (
     AxisLayout,
@@ -21,9 +24,6 @@ from ..named._axis_layout import (
     make_spec_entry,
     round_up,
 )
-from ..named._cache import cached_plan
-from ..named._format import suggest_name
-from ..named._traceback import make_error
 from ._active_mesh import (
     MeshLike,
     describe_mixed_types,

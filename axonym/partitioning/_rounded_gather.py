@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..named._cache import cached_plan
+from .._ground.caches import cached_plan
 from ..named._reduced_types import set_reduced_axes
 from ._gather import find_gathered_axes
 

@@ -13,14 +13,14 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr
 
-from .._jax_compat import is_tracing
+from .._ground.caches import cached_plan
+from .._ground.errors import find_stacklevel, make_error
+from .._ground.formats import format_axes, format_value
+from .._ground.jax_compat import is_traced, is_tracing
 from ..named._array import NamedArray
 from ..named._axis import Names
 from ..named._axis_layout import count_parts, get_entry_axes
-from ..named._base import is_traced, with_array
-from ..named._cache import cached_plan
-from ..named._format import format_axes, format_value
-from ..named._traceback import find_stacklevel, make_error
+from ..named._base import with_array
 from ._active_mesh import MeshLike, check_mesh, format_mesh_types, get_abstract_mesh, get_active_mesh, resolve_mesh
 from ._leaves import ARRAY_TYPES, LeafInfo, describe_leaves, format_prefix, get_array_shape, names_or_maps_leaves
 from ._mapping import AxisMapping, ResourceMapping, as_mapping

@@ -14,16 +14,16 @@ import equinox as eqx
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
-from .._jax_compat import is_tracing
-from ..named._arguments import check_callable
+from .._ground.arguments import check_callable
+from .._ground.caches import jit_inline
+from .._ground.errors import make_error
+from .._ground.formats import format_axes, suggest_name
+from .._ground.jax_compat import is_tracing
 from ..named._array import is_named_array
 from ..named._axis_layout import count_parts, get_entry_axes, make_spec_entry
 from ..named._base import format_shape
-from ..named._cache import jit_inline
-from ..named._format import format_axes, suggest_name
 from ..named._sharding import mapping_context
 from ..named._static_result import is_array
-from ..named._traceback import make_error
 from ._active_mapping import ActiveMapping
 from ._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
 from ._mapping import AxisMapping, ResourceMapping, as_mapping

@@ -26,8 +26,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._atomic_file import check_file_path, check_folder_path
-from ..named._format import suggest_name
+from .._ground.atomic_file import check_file_path, check_folder_path
+from .._ground.formats import suggest_name
 from ..named._transforms._checkpoint import CHECKPOINT_POLICIES
 from ._machine._hardware_file import read_hardware
 from ._plan._plan import Plan

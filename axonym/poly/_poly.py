@@ -7,7 +7,8 @@ from typing import Any, Literal, overload
 
 import jax.numpy as jnp
 
-from ..named._arguments import check_number
+from .._ground.arguments import check_number
+from .._ground.jax_compat import is_traced
 from ..named._axis import (
     Axis,
     AxisSelection,
@@ -19,7 +20,7 @@ from ..named._axis import (
     find_axis,
     parse_one_axis,
 )
-from ..named._base import N, NamedBase, check_named, format_shape, is_traced, with_array
+from ..named._base import N, NamedBase, check_named, format_shape, with_array
 from ..named._broadcasting import split_operand
 from ..named._gufunc import apply_gufunc
 from ..named._operation import run_operation, shard_over_auto

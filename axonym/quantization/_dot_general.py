@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..named._arguments import check_dtype, check_integer
+from .._ground.arguments import check_dtype, check_integer
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis
 from ..named._base import format_shape

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import keystr
 
+from .._ground.formats import format_value
 from ..named._array import is_named_array
 from ..named._axis import Axis, parse_axes
 from ..named._dot import check_dot_general
 from ..named._elementwise._arithmetic import copy
-from ..named._format import format_value
 from ..named._shape._broadcast import broadcast_to
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 
+from .._ground.formats import format_axes
 from ..named._array import NamedArray
 from ..named._axis import AxisSelector, AxisSpec, find_axis, get_names_and_sizes, parse_axes
 from ..named._base import N, check_named, format_shape, with_array
-from ..named._format import format_axes
 from ._draw_sample import draw_sample
 
 

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._arguments import check_dtype, check_integer, check_number
+from .._ground.arguments import as_python_integer, check_dtype, check_integer, check_number
+from .._ground.formats import format_axes
 from ..named._array import NamedArray
-from ..named._axis import AxisSelector, AxisSpec, as_python_integer, find_axis, get_names_and_sizes, parse_axes
+from ..named._axis import AxisSelector, AxisSpec, find_axis, get_names_and_sizes, parse_axes
 from ..named._base import NamedBase, format_shape
-from ..named._format import format_axes
 from ..named._numpy_input import get_integer_limits
 from ._draw_sample import check_bounds, check_parameter, draw_sample
 

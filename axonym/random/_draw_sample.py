@@ -7,7 +7,10 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from ..named._arguments import check_dtype, check_number
+from .._ground.arguments import check_dtype, check_number
+from .._ground.caches import cached_jit
+from .._ground.errors import make_error
+from .._ground.formats import format_axes
 from ..named._array import NamedArray
 from ..named._axis import (
     Axis,
@@ -22,11 +25,8 @@ from ..named._axis import (
     parse_axes,
 )
 from ..named._broadcasting import split_operand
-from ..named._cache import cached_jit
-from ..named._format import format_axes
 from ..named._operation import run_operation
 from ..named._sharding import constrain_sharding, place_array
-from ..named._traceback import make_error
 from ..named._wide_sums import widen_float, widen_float_dtype
 from ._keys import as_plain_key
 

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._arguments import check_integer
+from .._ground.arguments import check_integer
+from .._ground.errors import make_error
+from .._ground.formats import format_value
 from ..named._array import NamedArray
 from ..named._axis import Axis, parse_one_axis
 from ..named._base import NamedBase, format_shape
 from ..named._broadcasting import apply_binary, split_operand
-from ..named._format import format_value
 from ..named._sharding import constrain_sharding
-from ..named._traceback import make_error
 from ..named._transforms import fold_in_each
 
 

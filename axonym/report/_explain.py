@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
-from .._similar_names import is_typo
+from .._ground.similar_names import is_typo
 from ..named._axis import Axis, Names
 from ..named._axis_layout import MeshLike, count_parts, format_mesh_axes, round_up
 from ..named._stages import PipelineSchedule, has_enough_microbatches

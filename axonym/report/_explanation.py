@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from jax.sharding import PartitionSpec as P
 
-from ..named._format import format_axes
+from .._ground.formats import format_axes
 from ..named._stages import PipelineSchedule
 from ..partitioning._shard import get_sharded_axes
 from ._format import format_costs, format_count, format_path

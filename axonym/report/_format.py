@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..named._format import format_value
-from ..named._traceback import make_error
+from .._ground.errors import make_error
+from .._ground.formats import format_value
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

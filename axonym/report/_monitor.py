@@ -11,9 +11,8 @@ from typing import Any, ParamSpec, TypeAlias, TypedDict, TypeVar
 
 import jax
 
-from .._jax_compat import COMPILE_EVENTS
-from ..named._base import is_traced
-from ..named._traceback import find_stacklevel
+from .._ground.errors import find_stacklevel
+from .._ground.jax_compat import COMPILE_EVENTS, is_traced
 from ..partitioning._leaves import get_array_shape
 from ..partitioning.jit._arguments import Signature
 from ._format import shorten_list

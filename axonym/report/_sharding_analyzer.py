@@ -7,10 +7,10 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec as P, Sharding
 from jax.tree_util import keystr
 
+from .._ground.errors import make_error
+from .._ground.formats import format_value, suggest_name
 from ..named._array import NamedArray
 from ..named._axis_layout import MeshLike
-from ..named._format import format_value, suggest_name
-from ..named._traceback import make_error
 from ..partitioning._active_mesh import check_mesh, format_mesh, get_active_mesh, resolve_mesh
 from ..partitioning._leaves import count_array_bytes, describe_leaves, get_array_shape
 from ..partitioning._mapping import AxisMapping

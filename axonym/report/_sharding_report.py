@@ -10,8 +10,8 @@ from typing import Any, Literal
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
+from .._ground.formats import format_value
 from ..named._axis_layout import MeshLike
-from ..named._format import format_value
 from ..partitioning._leaves import Load, get_fullest_device_bytes, sum_device_bytes
 from ..partitioning._shard import get_own_sharding, is_same_mesh
 from ._explain import (

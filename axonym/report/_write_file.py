@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .._atomic_file import check_file_path, open_replacement
-from ..named._format import format_value
-from ..named._traceback import make_error
+from .._ground.atomic_file import check_file_path, open_replacement
+from .._ground.errors import make_error
+from .._ground.formats import format_value
 
 
 def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str) -> Path:

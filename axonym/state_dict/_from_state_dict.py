@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.ma import MaskedArray
 
-from ..named._arguments import check_flag
+from .._ground.arguments import check_flag
+from .._ground.errors import make_error
+from .._ground.formats import format_value, suggest_name
+from .._ground.jax_compat import is_traced
 from ..named._array import is_named_array
-from ..named._base import format_shape, get_plain_array, is_traced, with_array
-from ..named._format import format_value, suggest_name
+from ..named._base import format_shape, get_plain_array, with_array
 from ..named._numpy_input import MASK_PROBLEM, find_array_problem, find_range_problem, is_jax_dtype
 from ..named._shape._rearrange import rearrange
 from ..named._sharding import constrain_sharding
-from ..named._traceback import make_error
 from ._keys import (
     NO_NAMES,
     FieldNames,

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.ma import MaskedArray
 
-from .._atomic_file import check_folder_path
+from .._ground.atomic_file import check_folder_path
+from .._ground.formats import format_value
+from .._ground.jax_compat import is_traced
 from ..named._array import is_named_array
-from ..named._base import is_traced
-from ..named._format import format_value
 from ..named._numpy_input import MASK_PROBLEM
 from ..named._sharding import mapping_context
 

@@ -14,15 +14,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from .._atomic_file import flush_to_disk, is_special, name_file_in_errors, open_new_file, open_replacement
+from .._ground.arguments import check_flag
+from .._ground.atomic_file import flush_to_disk, is_special, name_file_in_errors, open_new_file, open_replacement
+from .._ground.formats import format_axes, format_value
 from ..mesh._create import set_mesh
 from ..multihost._rendezvous import Rendezvous, as_seconds, get_coordination_store
 from ..multihost._shared_values import assert_same_on_all_hosts, broadcast_from_host_zero
-from ..named._arguments import check_flag
 from ..named._array import is_named_array
 from ..named._axis_layout import MeshLike
 from ..named._base import get_plain_array, with_array
-from ..named._format import format_axes, format_value
 from ..partitioning._active_mapping import axis_mapping
 from ..partitioning._active_mesh import get_active_mesh
 from ..partitioning._mapping import ResourceMapping, current_mapping

@@ -13,9 +13,9 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.ma import MaskedArray
 
-from ..named._arguments import check_flag
+from .._ground.arguments import check_flag
+from .._ground.formats import format_value
 from ..named._base import get_plain_array
-from ..named._format import format_value
 from ..named._numpy_input import MASK_PROBLEM
 from ._from_state_dict import DtypeRule, StateDictReader, check_dtype_rule, from_state_dict, report_misfits
 from ._keys import (

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._atomic_file import check_file_path, open_replacement
+from .._ground.atomic_file import check_file_path, open_replacement
+from .._ground.formats import format_axes, format_value
 from ..named._array import is_named_array
 from ..named._base import get_plain_array, with_array
-from ..named._format import format_axes, format_value
 from ..named._shape._rearrange import rearrange
 from ..named._sharding import constrain_sharding
 from ..state_dict._keys import check_can_be_saved, describe_random_keys, has_key_dtype, is_array_leaf

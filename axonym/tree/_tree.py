@@ -6,9 +6,9 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 
-from ..named._arguments import check_callable
+from .._ground.arguments import check_callable
+from .._ground.formats import format_value
 from ..named._base import NamedBase
-from ..named._format import format_value
 
 
 IsLeaf: TypeAlias = Callable[[Any], bool] | None

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from .. import random
+from .._ground.formats import format_axes, suggest_name
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelector, axis_name
 from ..named._base import NamedBase
 from ..named._creation import zeros
-from ..named._format import format_axes, suggest_name
 from ..named._reduce._reductions import mean, std
 from ..named._shape._concatenate import concatenate
 from ..named._sharding import constrain_sharding

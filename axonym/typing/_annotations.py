@@ -8,10 +8,10 @@ from typing import Any
 
 import jaxtyping
 
+from .._ground.caches import cached_plan
 from ..named._array import NamedArray
 from ..named._axis import Names
 from ..named._base import NamedBase
-from ..named._cache import cached_plan
 from ..named._pattern_parser import AxisPattern
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import axonym
 import axonym as nym
-from axonym.named._cache import CACHE_SIZE
+from axonym._ground.caches import CACHE_SIZE
 
 
 PLUGIN = "axonym.typing.mypy_plugin"  # needs mypy

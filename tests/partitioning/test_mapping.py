@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec as P
 
 import axonym as nym
-from axonym.named._cache import CACHE_SIZE
+from axonym._ground.caches import CACHE_SIZE
 from tests.partitioning.arrays import on_auto
 from tests.refusals import refusal
 

@@ -8,11 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from ... import nn, random
+from ..._ground.formats import format_value
 from ...named._array import is_named_array
 from ...named._axis import Axis, AxisSelection, axis_name, parse_selection
 from ...named._creation import arange, named
 from ...named._elementwise import _arithmetic
-from ...named._format import format_value
 from ...named._sharding import constrain_sharding
 from .._adapt import adapt
 from .._array import convert_result

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._arguments import check_integer
+from ..._ground.arguments import check_integer
+from ..._ground.caches import cached_jit
+from ..._ground.formats import format_value
 from .._axis import Axis, Names, parse_one_axis
 from .._base import A, N, NamedBase, check_named, with_array
 from .._broadcasting import apply_binary, apply_broadcast, apply_unary
-from .._cache import cached_jit
-from .._format import format_value
 from .._numpy_input import check_values, parse_fill_positions
 from .._operation import replicate_axes, run_operation
 from . import _jitted

@@ -5,8 +5,8 @@ They are inlined in traces.
 
 import jax.numpy as jnp
 
-from ..._jax_compat import get_compiled_ufunc
-from .._cache import jit_inline
+from ..._ground.caches import jit_inline
+from ..._ground.jax_compat import get_compiled_ufunc
 
 
 add = get_compiled_ufunc(jnp.add)

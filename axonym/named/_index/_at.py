@@ -7,13 +7,14 @@ from typing import Any, Generic
 import jax.numpy as jnp
 import numpy as np
 
+from ..._ground.caches import cached_jit, make_static_key
+from ..._ground.errors import make_error
+from ..._ground.formats import format_axes, format_value
+from ..._ground.jax_compat import is_traced
 from .._axis import Axis, AxisSelector, Names, check_matching_sizes
-from .._base import N, NamedBase, check_named, format_shape, is_traced, with_array
+from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import split_operand
-from .._cache import cached_jit, make_static_key
-from .._format import format_axes, format_value
 from .._numpy_input import check_values
-from .._traceback import make_error
 from ._gather_scatter import (
     Options,
     gather_elements,

@@ -15,11 +15,11 @@ import numpy as np
 from jax.lax import GatherScatterMode
 from jax.sharding import AxisType
 
+from ..._ground.caches import get_static_value
+from ..._ground.jax_compat import is_traced
 from .._axis import Names
 from .._axis_layout import AxisLayout, get_entry_axes
-from .._base import is_traced
 from .._broadcasting import align_axes
-from .._cache import get_static_value
 from .._operation import name_dims, replicate_axes, run_operation, shard_over_auto
 from .._reduced_types import get_reduced_axes, list_sharded_axes, set_reduced_axes
 from .._sharding import get_out_sharding, get_sharding, mapping_context, reshard_by_name

@@ -10,7 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.ma import MaskedArray
 
-from .._arguments import check_integer
+from ..._ground.arguments import check_integer
+from ..._ground.caches import cached_plan
+from ..._ground.errors import make_error
+from ..._ground.formats import format_axes, format_value
+from ..._ground.jax_compat import is_traced
 from .._axis import (
     Axis,
     AxisSelector,
@@ -21,12 +25,9 @@ from .._axis import (
     find_axis,
     intern_names,
 )
-from .._base import NamedBase, format_shape, is_traced
+from .._base import NamedBase, format_shape
 from .._broadcasting import as_integer, widen_integers
-from .._cache import cached_plan
-from .._format import format_axes, format_value
 from .._numpy_input import MASK_PROBLEM
-from .._traceback import make_error
 
 
 @dataclass(frozen=True, init=False)

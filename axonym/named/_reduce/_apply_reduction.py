@@ -9,11 +9,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpy.lib.array_utils import normalize_axis_tuple
 
+from ..._ground.caches import cached_jit, cached_plan, jit_inline
+from ..._ground.formats import format_value
 from .._axis import Names, check_matching_sizes, find_axes, find_axis, make_hashable_selection
 from .._base import NamedBase, check_named, format_shape, with_array
 from .._broadcasting import align_axes, get_array
-from .._cache import cached_jit, cached_plan, jit_inline
-from .._format import format_value
 from .._operation import name_dims, run_operation
 from .._sharding import mapping_context
 

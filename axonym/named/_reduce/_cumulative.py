@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from ..._ground.caches import cached_jit
+from ..._ground.formats import format_axes
 from .._axis import AxisSelector, Names, check_matching_sizes, find_axis
 from .._base import A, NamedBase, format_shape, with_array
 from .._broadcasting import align_axes, split_operand
-from .._cache import cached_jit
-from .._format import format_axes
 from .._operation import run_operation
 from .._sharding import vary_like
 from ._apply_reduction import apply_along, find_position

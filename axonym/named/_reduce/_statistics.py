@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ..._ground.errors import make_error
+from ..._ground.formats import format_value
 from .._axis import (
     AxesOrPositions,
     Axis,
@@ -21,9 +23,7 @@ from .._axis import (
 )
 from .._base import A, N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import check_scalar
-from .._format import format_value
 from .._gufunc import apply_gufunc
-from .._traceback import make_error
 from .._wide_sums import compute_wide, widen_float
 from ._apply_reduction import find_positions
 

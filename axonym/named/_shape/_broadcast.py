@@ -7,6 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..._ground.caches import cached_jit
+from ..._ground.errors import make_error
+from ..._ground.formats import format_axes, format_value
 from .._axis import (
     Axis,
     AxisSelection,
@@ -25,11 +28,8 @@ from .._axis import (
 )
 from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import align_axes, broadcast_names, check_scalar
-from .._cache import cached_jit
-from .._format import format_axes, format_value
 from .._operation import run_operation
 from .._sharding import get_out_sharding, reshard_by_name
-from .._traceback import make_error
 
 
 def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_extra_axes: bool = True) -> N:

@@ -8,7 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import check_integer
+from ..._ground.arguments import check_integer
+from ..._ground.caches import cached_jit, cached_plan, jit_inline
+from ..._ground.errors import make_error
+from ..._ground.formats import format_axes, format_value
+from ..._ground.jax_compat import is_traced
 from .._axis import (
     Axis,
     AxisSelector,
@@ -23,13 +27,10 @@ from .._axis import (
     make_missing_axis_error,
     parse_one_axis,
 )
-from .._base import N, NamedBase, check_named, format_shape, is_traced, with_array
+from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import align_axes, apply_to_whole_axes, widen_integers
-from .._cache import cached_jit, cached_plan, jit_inline
-from .._format import format_axes, format_value
 from .._operation import replicate_axes, run_operation
 from .._sharding import reshard_by_name
-from .._traceback import make_error
 from .._wide_sums import widen_gradient
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..._ground.caches import cached_plan, jit_inline
+from ..._ground.formats import format_axes
 from .._axis import (
     Axis,
     AxisSelection,
@@ -25,8 +27,6 @@ from .._axis import (
 )
 from .._axis_layout import read_layout
 from .._base import N, check_named, with_array
-from .._cache import cached_plan, jit_inline
-from .._format import format_axes
 from .._operation import name_dims, run_operation
 from .._sharding import get_out_sharding
 from ._rearrange import rearrange

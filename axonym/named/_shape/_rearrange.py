@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..._ground.caches import cached_plan, jit_inline
+from ..._ground.formats import format_axes, format_value, suggest_name
 from .._axis import (
     Axis,
     AxisSelector,
@@ -20,8 +22,6 @@ from .._axis import (
     intern_names,
 )
 from .._base import N, check_named, with_array
-from .._cache import cached_plan, jit_inline
-from .._format import format_axes, format_value, suggest_name
 from .._operation import run_operation
 from .._pattern_parser import (
     REST,

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import check_integer
+from ..._ground.arguments import check_integer
+from ..._ground.caches import cached_jit
+from ..._ground.formats import format_axes, format_value
 from .._axis import Axis, AxisSelection, AxisSelector, axis_name, find_axes, find_axis, parse_one_axis
 from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import apply_to_whole_axes, as_integer, get_scalar
-from .._cache import cached_jit
-from .._format import format_axes, format_value
 from .._index import At, dslice, index
 from .._numpy_input import check_values
 from .._operation import replicate_axes

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from .._format import format_value, suggest_name
+from ..._ground.formats import format_value, suggest_name
 from .._static_result import is_array
 
 

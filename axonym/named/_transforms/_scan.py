@@ -9,16 +9,17 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, jaxpr_as_fun
 
-from .._arguments import check_callable
+from ..._ground.arguments import check_callable
+from ..._ground.caches import jit_inline
+from ..._ground.errors import hide_library_frames, make_error
+from ..._ground.formats import format_value
+from ..._ground.jax_compat import is_traced
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector
-from .._base import format_shape, is_traced
-from .._cache import jit_inline
-from .._format import format_value
+from .._base import format_shape
 from .._operation import name_dims, replicate_axes
 from .._sharding import reshard_named
 from .._static_result import is_array, unpack_result
-from .._traceback import hide_library_frames, make_error
 from .._wide_sums import differentiate_as, is_narrow_float, widen_float
 from ._checkpoint import Policy, Remat, checkpoint_scan, parse_remat
 from ._slices import SlicedArgs, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args

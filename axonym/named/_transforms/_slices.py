@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..._ground.errors import make_error
+from ..._ground.formats import format_value, suggest_name
 from .._array import NamedArray, is_named_array
 from .._axis import (
     Axis,
@@ -22,10 +24,8 @@ from .._axis import (
     parse_selection,
 )
 from .._base import format_shape, get_plain_array, with_array
-from .._format import format_value, suggest_name
 from .._operation import name_dims, run_operation
 from .._static_result import is_array, pack_result
-from .._traceback import make_error
 
 
 SliceDim: TypeAlias = bool | int | None

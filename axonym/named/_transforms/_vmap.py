@@ -6,14 +6,14 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 
-from ..._jax_compat import is_mapped_twice_error, is_missing_gradient_error
-from .._arguments import check_callable
+from ..._ground.arguments import check_callable
+from ..._ground.errors import hide_library_frames, make_error
+from ..._ground.jax_compat import is_mapped_twice_error, is_missing_gradient_error
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector
 from .._axis_layout import read_layout
 from .._sharding import get_mesh_axes
 from .._static_result import unpack_result
-from .._traceback import hide_library_frames, make_error
 from ._slices import UNSLICED, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
 
 

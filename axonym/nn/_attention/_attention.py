@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from ...named._arguments import check_choice
+from ..._ground.arguments import check_choice
 from ...named._array import NamedArray
 from ...named._axis import AxisSelection, AxisSelector
 from ...named._named_call import enter_function_scope

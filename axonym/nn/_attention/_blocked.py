@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..._ground.caches import cached_jit
 from ...named._array import NamedArray
 from ...named._axis import Axis, Names
 from ...named._base import with_array
-from ...named._cache import cached_jit
 from ...named._creation import arange, full_like, zeros_like
 from ...named._dot import dot
 from ...named._elementwise._arithmetic import maximum, where

@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ...named._arguments import check_choice, check_integer
+from ..._ground.arguments import check_choice, check_integer
 from ...named._array import NamedArray, is_named_array
 from ...named._axis import Axis, Names, parse_axes
 from ...named._axis_layout import MeshAxes, get_entry_axes, round_up

@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ...named._arguments import check_dtype, check_integer, check_number
+from ..._ground.arguments import check_dtype, check_integer, check_number
+from ..._ground.formats import format_axes
 from ...named._array import NamedArray, is_named_array
 from ...named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, check_matching_sizes, parse_selection
 from ...named._base import format_shape
 from ...named._elementwise._arithmetic import where
-from ...named._format import format_axes
 from ...named._sharding import constrain_sharding
 from ...random._keys import as_plain_key
 from .._layer import cast_array, check_input

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..._jax_compat import find_platform
+from ..._ground.jax_compat import find_platform
 from ...named._array import NamedArray
 from ...named._axis import Axis, Names, get_names_and_sizes
 from ...named._base import with_array

@@ -6,11 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from ...named._arguments import check_dtype, check_flag
+from ..._ground.arguments import check_dtype, check_flag
+from ..._ground.jax_compat import is_traced
 from ...named._array import NamedArray
 from ...named._axis import Axis, AxisSelector, AxisSpec, parse_axes, parse_one_axis
 from ...named._axis_layout import round_up
-from ...named._base import format_shape, is_traced
+from ...named._base import format_shape
 from ...named._creation import arange, zeros
 from ...named._elementwise._arithmetic import clip, maximum, minimum, where
 from ...named._index import take

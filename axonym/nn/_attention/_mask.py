@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._jax_compat import TRACER
+from ..._ground.jax_compat import is_traced
 from ...named._array import NamedArray, is_named_array
 from ...named._axis import Axis, AxisSelector, axis_name, check_matching_sizes, parse_axes
 from ...named._base import format_shape, with_array
@@ -434,8 +434,9 @@ class PlacedMask(AttentionMask):
     def is_known(self) -> bool:
         """Whether the positions are known when a program is traced, and those of all elements of the batch."""
         for x in (self.q_positions, self.k_positions):
-            is_traced = isinstance(x.array, TRACER) or not isinstance(x.array, jax.Array)
-            if is_traced or len(x.names) > 1 or not x.array.is_fully_addressable:
+            if is_traced(x.array) or not isinstance(x.array, jax.Array):
+                return False
+            if len(x.names) > 1 or not x.array.is_fully_addressable:
                 return False
         return True
 

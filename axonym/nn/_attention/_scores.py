@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from ... import random
+from ..._ground.caches import cached_jit
 from ...named._array import NamedArray
 from ...named._axis import Axis
-from ...named._cache import cached_jit
 from ...named._elementwise._arithmetic import where
 from ...named._elementwise._functions import tanh
 from ...named._shape._rearrange import rearrange

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
-from ..._jax_compat import differentiate_splash_attention, find_platform
+from ..._ground.jax_compat import differentiate_splash_attention, find_platform
 from ...named._array import NamedArray, is_named_array
 from ...named._axis import Names
 from ...named._axis_layout import get_axes_of_type, get_entry_axes

@@ -19,8 +19,8 @@ from typing import Any
 
 import jax
 
-from ..._jax_compat import TRACER
-from ...named._cache import get_static_value, make_static_key, needs_static_key, shared_object
+from ..._ground.caches import get_static_value, make_static_key, needs_static_key, shared_object
+from ..._ground.jax_compat import TRACER
 from .._leaves import ARRAY_TYPES, LeafInfo, describe_leaves
 
 

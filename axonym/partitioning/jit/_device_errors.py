@@ -7,8 +7,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.tree_util import keystr
 
-from ..._jax_compat import is_device_mismatch_error, is_sharding_type_error, is_tracing
-from ...named._base import is_traced
+from ..._ground.jax_compat import is_device_mismatch_error, is_sharding_type_error, is_traced, is_tracing
 from .._active_mesh import format_mesh_types, get_active_mesh
 from .._leaves import LeafInfo
 

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from jax.tree_util import keystr
 
-from ...named._base import is_traced
-from ...named._traceback import find_stacklevel, make_error
+from ..._ground.errors import find_stacklevel, make_error
+from ..._ground.jax_compat import is_traced
 from ._arguments import ArgumentPartition, Signature, StaticArgs, fill_tree, is_array_type
 
 

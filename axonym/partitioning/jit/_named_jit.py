@@ -15,14 +15,14 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 from jax.tree_util import keystr, tree_flatten
 
-from ..._jax_compat import set_argument_names
-from ...named._arguments import check_flag
-from ...named._cache import cached_plan, shared_object
-from ...named._format import format_value, suggest_name
+from ..._ground.arguments import check_flag
+from ..._ground.caches import cached_plan, shared_object
+from ..._ground.errors import find_caller, find_stacklevel, hide_library_frames, make_error
+from ..._ground.formats import format_value, suggest_name
+from ..._ground.jax_compat import set_argument_names
 from ...named._named_call import enter_scope
 from ...named._sharding import mapping_context
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
-from ...named._traceback import find_caller, find_stacklevel, hide_library_frames, make_error
 from .._active_mapping import ActiveMapping
 from .._active_mesh import get_abstract_mesh, require_mesh
 from .._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping

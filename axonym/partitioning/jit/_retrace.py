@@ -17,11 +17,11 @@ import jax
 from jax.sharding import AbstractMesh
 from jax.tree_util import keystr
 
+from ..._ground.caches import get_static_value, make_static_key
+from ..._ground.errors import find_stacklevel
+from ..._ground.formats import format_axes
 from ...named._array import NamedArray
 from ...named._axis import Names
-from ...named._cache import get_static_value, make_static_key
-from ...named._format import format_axes
-from ...named._traceback import find_stacklevel
 from .._active_mesh import format_mesh_types, get_abstract_mesh
 from .._leaves import ARRAY_TYPES
 from .._mapping import AxisMapping, current_mapping

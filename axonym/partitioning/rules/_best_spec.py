@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from jax.sharding import AxisType, PartitionSpec as P
 
+from ..._ground.caches import cached_plan
 from ...named._axis_layout import make_spec_entry
-from ...named._cache import cached_plan
 from .._active_mesh import MeshLike, check_mesh_axes
 
 

@@ -18,10 +18,10 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, PartitionSpec as P
 from jax.tree_util import keystr
 
+from ..._ground.errors import make_error
+from ..._ground.formats import format_value
 from ...named._array import NamedArray
 from ...named._axis_layout import get_entry_axes
-from ...named._format import format_value
-from ...named._traceback import make_error
 from .._active_mesh import (
     MeshLike,
     check_mesh_axes,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ..._atomic_file import check_folder_path
+from ..._ground.atomic_file import check_folder_path
 from ...report._write_file import replace_file
 from .._machine._hardware_file import make_checked
 from .._program._xla_text import ENTRY, LOCATION, LOCATION_REFERENCE

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from ...named._format import format_value, suggest_name
+from ..._ground.formats import format_value, suggest_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from ...named._format import format_value, suggest_name
+from ..._ground.formats import format_value, suggest_name
 from ._hardware import Hardware, get_hardware, register_hardware
 
 

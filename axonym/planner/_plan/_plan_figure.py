@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..._atomic_file import check_file_path
+from ..._ground.atomic_file import check_file_path
 from ...report._format import format_bytes
 from ...report._html_page import COLOURS
 from ...report._write_file import replace_file

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from ...named._cache import cached_plan
+from ..._ground.caches import cached_plan
 from ...report._table import format_html_page
 from ...report._write_file import write_file
 from .._machine._hardware import get_hardware

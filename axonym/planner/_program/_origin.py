@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from ...named._cache import cached_plan
+from ..._ground.caches import cached_plan
 from ...named._foreign_names import find_named_function
 from ...report._time_by_layer import AXES_SCOPE, is_in_backward_pass, split_op_name
 from . import _xla_text as xla

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ...named._format import suggest_name
+from ..._ground.formats import suggest_name
 from ...partitioning._leaves import count_array_bytes
 from ...report._format import format_bytes
 from ...report._table import Grid, GridPage, GridRow, PrintedReport, format_html_page

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...named._arguments import check_integer
-from ...named._format import format_value
+from ..._ground.arguments import check_integer
+from ..._ground.formats import format_value
 from ...report._format import format_bytes
 from ...report._table import STYLE, PrintedReport
 from ...report._write_file import write_html_page

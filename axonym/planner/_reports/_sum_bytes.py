@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...named._format import suggest_name
+from ..._ground.formats import suggest_name
 
 
 def sum_bytes_by(items: Iterable[Any], by: str, attributes: Sequence[str]) -> dict[Any, int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...named._format import suggest_name
+from ..._ground.formats import suggest_name
 from ...partitioning._mapping import AxisMapping
 from .._machine._described_devices import DescribedDevice, choose_whole_machine
 from .._plan._candidate import Candidate, Evaluation

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from ..._ground.formats import suggest_name
 from ...named._array import NamedArray, is_named_array
-from ...named._format import suggest_name
 from ...partitioning.jit._named_jit import NamedJit
 from ...report._format import format_bytes
 from .._compiler._compile_cache import choose_cache_folder

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from ..._ground.formats import format_axes, suggest_name
 from ...named._axis_layout import get_entry_axes
-from ...named._format import format_axes, suggest_name
 from .._plan._candidate import Candidate, CandidateKey
 from .._program._collectives import MeshAxes
 from .._program._named_program import NamedProgram

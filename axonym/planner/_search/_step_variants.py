@@ -11,8 +11,8 @@ import equinox as eqx
 import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from ..._ground.formats import suggest_name
 from ...named._array import NamedArray, is_named_array
-from ...named._format import suggest_name
 from ...nn import LayerStack, Stacked
 from ...partitioning._leaves import ARRAY_TYPES
 from ...partitioning._mapping import AxisMapping

@@ -17,7 +17,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import axonym as nym
-from axonym.named._cache import CACHE_SIZE
+from axonym._ground.caches import CACHE_SIZE
 
 from ...refusals import refusal
 from ..arrays import COLUMNS, NAMES, ROWS, VALUES, array, lies

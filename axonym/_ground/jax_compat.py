@@ -1,7 +1,7 @@
 """Everything that relies on what JAX does not promise.
 
 Each entry states its assumption, which holds in jax 0.12.0 and 0.12.0.1, and the effect of a change in JAX.
-`tests/test_jax_compat.py` has a test for each, so that a new version of JAX shows which one broke.
+`tests/ground/test_jax_compat.py` has a test for each, so that a new version of JAX shows which one broke.
 """
 
 import contextlib
@@ -38,6 +38,11 @@ LAYOUT_ERRORS = (AssertionError, NotImplementedError)
 
 Should the types change, users see JAX's own error.
 """
+
+
+def is_traced(array: Any) -> bool:
+    """Returns whether an array is a tracer."""
+    return isinstance(array, TRACER)
 
 
 def get_compiled_ufunc(ufunc: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ import equinox as eqx
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
-from .._similar_names import find_similar_name
+from .similar_names import find_similar_name
 
 
 def format_value(x: Any) -> str:

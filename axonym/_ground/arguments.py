@@ -4,6 +4,7 @@ They are for arguments that are known when a function is traced, such as the opt
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._axis import as_python_integer
-from ._base import is_traced
-from ._format import format_value
-from ._traceback import make_error
+from .errors import make_error
+from .formats import format_value
+from .jax_compat import is_traced
+
+
+def as_python_integer(value: Any) -> int | None:
+    """Returns an integer as a Python number, None for any other value; a boolean is no integer here."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def check_number(

@@ -1,4 +1,4 @@
-"""What the package relies on beyond what JAX promises: one test for each function of `axonym._jax_compat`."""
+"""What the package relies on beyond what JAX promises: one test for each function of `axonym._ground.jax_compat`."""
 
 import collections
 import types
@@ -11,13 +11,13 @@ import pytest
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-from axonym import _jax_compat
+from axonym._ground import jax_compat
 
-from .processes import launched
+from ..processes import launched
 
 
 def test_ufunc_has_a_compiled_function():
-    add = _jax_compat.get_compiled_ufunc(jnp.add)
+    add = jax_compat.get_compiled_ufunc(jnp.add)
     assert isinstance(add, type(jax.jit(jnp.add)))
     assert add(1, 2.5) == jnp.add(1, 2.5)
 
@@ -25,15 +25,15 @@ def test_ufunc_has_a_compiled_function():
 def test_traced_arrays_have_the_type_of_tracers():
     seen = []
     jax.jit(lambda x: seen.append(type(x)))(1.0)
-    assert issubclass(seen[0], _jax_compat.TRACER)
-    assert not issubclass(type(jnp.ones(2)), _jax_compat.TRACER)
+    assert issubclass(seen[0], jax_compat.TRACER)
+    assert not issubclass(type(jnp.ones(2)), jax_compat.TRACER)
 
 
 def test_compilation_is_reported_by_events_of_this_name():
     events = []
     jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **_: events.append(event))
     jax.jit(lambda x: x * 3.5)(jnp.ones(3))
-    assert sum(event.startswith(_jax_compat.COMPILE_EVENTS) for event in events) >= 3
+    assert sum(event.startswith(jax_compat.COMPILE_EVENTS) for event in events) >= 3
 
 
 @pytest.mark.parametrize("transform", [jax.jit, jax.vmap, jax.grad, jax.checkpoint])
@@ -41,16 +41,16 @@ def test_tracing_is_seen_under_each_transformation(transform):
     seen = []
 
     def fn(x):
-        seen.append(_jax_compat.is_tracing())
+        seen.append(jax_compat.is_tracing())
         return x
 
     transform(fn)(jnp.ones(2) if transform is jax.vmap else jnp.float32(1))
     assert seen == [True]
-    assert not _jax_compat.is_tracing()
+    assert not jax_compat.is_tracing()
 
 
 UNKNOWN_CLUSTER = """
-from axonym import _jax_compat as compat
+from axonym._ground import jax_compat as compat
 
 try:
     jax.distributed.initialize(cluster_detection_method="deactivate")
@@ -72,7 +72,7 @@ else:
 
 STORE = """
 import os
-from axonym import _jax_compat as compat
+from axonym._ground import jax_compat as compat
 
 start()
 client, process, count = compat.find_coordination_client()
@@ -106,17 +106,17 @@ def test_missing_coordination_client_is_named(monkeypatch):
     state = types.SimpleNamespace(client=object(), process_id=0, num_processes=2)
     monkeypatch.setattr(multihost_utils, "distributed", types.SimpleNamespace(global_state=state))
     with pytest.raises(RuntimeError, match=f"JAX {jax.__version__} does not have its .*key_value_set"):
-        _jax_compat.find_coordination_client()
+        jax_compat.find_coordination_client()
     monkeypatch.delattr(multihost_utils, "distributed")
     with pytest.raises(RuntimeError, match="does not have its coordination service where Axonym looks for it"):
-        _jax_compat.find_coordination_client()
+        jax_compat.find_coordination_client()
 
 
 @pytest.mark.parametrize("use_jax", [False, True])
 def test_layout_error_is_recognised(use_jax):
     device = collections.namedtuple("Device", "id coords process_index slice_index core_on_chip platform device_kind")
     devices = [device(i, (i % 4, i // 4, 0), 0, 0, 0, "tpu", "TPU v4") for i in range(16)]
-    with pytest.raises(_jax_compat.LAYOUT_ERRORS, match="Failed to find assignment"):
+    with pytest.raises(jax_compat.LAYOUT_ERRORS, match="Failed to find assignment"):
         if use_jax:
             jax.make_mesh((2, 8), ("a", "b"), (jax.sharding.AxisType.Auto,) * 2, devices=devices)
         else:
@@ -131,8 +131,8 @@ def test_arrays_on_different_devices_raise_a_device_mismatch(auto_mesh, explicit
     for mesh, arguments in ((None, (one, other)), (auto_mesh, (one,)), (None, sharded), (explicit_mesh, sharded[1:])):
         with jax.set_mesh(mesh), pytest.raises(ValueError, match=r"incompatible devices|mesh|Mesh") as caught:
             jax.jit(lambda *xs: sum(xs))(*arguments)
-        assert _jax_compat.is_device_mismatch_error(caught.value)
-    assert not _jax_compat.is_device_mismatch_error(ValueError("another error"))
+        assert jax_compat.is_device_mismatch_error(caught.value)
+    assert not jax_compat.is_device_mismatch_error(ValueError("another error"))
 
 
 def test_functions_of_jax_that_ask_for_jax_array_are_found():
@@ -149,7 +149,7 @@ def test_functions_of_jax_that_ask_for_jax_array_are_found():
 
         def __getattr__(self, name):
             if name == "__jax_array__":
-                asked.append(_jax_compat.find_refusing_jax_functions())
+                asked.append(jax_compat.find_refusing_jax_functions())
             raise AttributeError(name)
 
     probe = Probe()
@@ -170,8 +170,8 @@ def test_conflicting_shardings_raise_a_sharding_type_error(explicit_mesh):
     for call in (jnp.add, jax.jit(jnp.dot)):
         with pytest.raises(Exception, match="shard") as caught:
             call(one, other)
-        assert _jax_compat.is_sharding_type_error(caught.value)
-    assert not _jax_compat.is_sharding_type_error(ValueError("another error"))
+        assert jax_compat.is_sharding_type_error(caught.value)
+    assert not jax_compat.is_sharding_type_error(ValueError("another error"))
 
 
 def test_jit_names_arguments_by_a_method_that_it_calls_once_for_a_trace():
@@ -189,7 +189,7 @@ def test_jit_names_arguments_by_a_method_that_it_calls_once_for_a_trace():
         return fn(donated[0], kept[0])
 
     names = Names()
-    _jax_compat.set_argument_names(traced, names.name_arrays, fn)
+    jax_compat.set_argument_names(traced, names.name_arrays, fn)
     jitted = jax.jit(traced, static_argnums=2)
     args = ((jnp.ones(2),), (jnp.ones(2),), "static")
     info = jitted.trace(*args).jaxpr.debug_info
@@ -202,11 +202,11 @@ def test_jit_names_arguments_by_a_method_that_it_calls_once_for_a_trace():
 
 
 def test_the_platform_is_that_of_the_active_mesh():
-    assert _jax_compat.find_platform() == jax.default_backend()
+    assert jax_compat.find_platform() == jax.default_backend()
     for platform, expected in (("tpu", "tpu"), ("cuda", "gpu")):
         device = jax.sharding.AbstractDevice("any kind", 1, platform)
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2,), ("data",), abstract_device=device)):
-            assert _jax_compat.find_platform() == expected
+            assert jax_compat.find_platform() == expected
 
 
 def test_a_linear_pair_has_all_derivatives_and_vmap(explicit_mesh):
@@ -221,7 +221,7 @@ def test_a_linear_pair_has_all_derivatives_and_vmap(explicit_mesh):
 
     mesh = explicit_mesh.abstract_mesh
     plan = Plan(NamedSharding(mesh, P("data")), NamedSharding(mesh, P(None)))
-    gather = _jax_compat.make_linear_pair(
+    gather = jax_compat.make_linear_pair(
         "gather", lambda x, plan: jax.reshard(x, plan.target), lambda x, plan: jax.reshard(2 * x, plan.stored)
     )
     x = jax.device_put(jnp.arange(8.0), NamedSharding(explicit_mesh, P("data")))
@@ -253,7 +253,7 @@ def test_weights_of_products_in_a_vmap_are_reduced_over_its_mesh_axes(explicit_m
 
         with pytest.raises(Exception, match="unreduced"):
             differentiate(lambda weight, row: weight)
-        gradient = differentiate(_jax_compat.reduce_over_mapped_axes)
+        gradient = differentiate(jax_compat.reduce_over_mapped_axes)
         np.testing.assert_allclose(gradient, np.full(3, 2 * (np.arange(16.0) ** 2).sum()))
 
 
@@ -261,12 +261,12 @@ def test_errors_of_a_vmap_over_a_mesh_axis(auto_mesh):
     constrain = jax.vmap(lambda x: jax.lax.with_sharding_constraint(x, P("data")), spmd_axis_name="data")
     with jax.set_mesh(auto_mesh), pytest.raises(ValueError, match="spmd") as caught:
         jax.jit(constrain)(jnp.ones((4, 4)))
-    assert _jax_compat.is_mapped_twice_error(caught.value)
+    assert jax_compat.is_mapped_twice_error(caught.value)
     double = jax.custom_batching.custom_vmap(lambda x: 2 * x)
     double.def_vmap(lambda size, is_mapped, x: (2 * x, True))
     with pytest.raises(ValueError, match="Linearization") as caught:
         jax.vmap(jax.grad(double))(jnp.ones(4))
-    assert _jax_compat.is_missing_gradient_error(caught.value)
+    assert jax_compat.is_missing_gradient_error(caught.value)
 
 
 def test_slices_are_taken_of_arrays_that_vmap_refuses(explicit_mesh):
@@ -277,7 +277,7 @@ def test_slices_are_taken_of_arrays_that_vmap_refuses(explicit_mesh):
         numbers = jax.reshard(jnp.arange(len(values)), P(stages))
 
         def double(array):
-            return jax.vmap(lambda number: 2 * _jax_compat.take_mapped_slice(array, number))(numbers)
+            return jax.vmap(lambda number: 2 * jax_compat.take_mapped_slice(array, number))(numbers)
 
         with pytest.raises(ValueError, match="reduced"):
             jax.vmap(lambda row: 2 * row)(array)
@@ -290,11 +290,11 @@ def test_mesh_axes_of_vmap_are_known_and_can_be_used(auto_mesh, explicit_mesh):
     seen = []
 
     def look(x):
-        seen.append((_jax_compat.has_spmd_axes(), _jax_compat.find_mapped_mesh_axes()))
+        seen.append((jax_compat.has_spmd_axes(), jax_compat.find_mapped_mesh_axes()))
         return x
 
     def square_shards(x):
-        with _jax_compat.use_mapped_mesh_axes():
+        with jax_compat.use_mapped_mesh_axes():
             return jax.shard_map(lambda shard: shard**2, in_specs=P(None), out_specs=P(None))(x)
 
     axis = explicit_mesh.axis_names[0]
@@ -328,7 +328,7 @@ def test_splash_attention_is_differentiated_from_results_for_more_keys():
     d_query, d_key, d_value = differentiate(gradient)
     _, (log_sums,) = make_kernel(256, save_residuals=True)(query, key, value)
     parts = [
-        _jax_compat.differentiate_splash_attention(
+        jax_compat.differentiate_splash_attention(
             make_kernel(128), query, key[:, half], value[:, half], None, result, log_sums, gradient
         )
         for half in (slice(128), slice(128, None))

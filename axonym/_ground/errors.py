@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from .._jax_compat import drop_filtering_note
+from .jax_compat import drop_filtering_note
 
 
 E = TypeVar("E", bound=Exception)

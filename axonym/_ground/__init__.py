@@ -1,0 +1,1 @@
+"""What knows nothing of axes: checks of arguments, formats, errors, caches, files, and reliance on JAX."""
