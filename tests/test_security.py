@@ -1,6 +1,5 @@
 """What `SECURITY.md` promises: no loader unpickles, evaluates or imports what is in a file."""
 
-import io
 import json
 import os
 import pickle
@@ -10,7 +9,6 @@ from pathlib import Path
 from re import escape
 from typing import Any
 
-import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -66,10 +64,6 @@ def read_safetensors(path: Path) -> Any:
     return nym.state_dict.load_safetensors(ARRAYS, path)
 
 
-def read_leaves(path: Path) -> Any:
-    return nym.tree.deserialise_leaves(path / "leaves", ARRAYS)
-
-
 def read_hardware(path: Path) -> Any:
     return nym.planner.read_hardware(path / "machines.json")
 
@@ -84,13 +78,12 @@ def read_lock(path: Path) -> None:
 
 def write_all(folder: Path) -> dict[Callable[[Path], Any], Path]:
     """Writes a file for each loader, and returns where it is."""
-    readers = (read_checkpoint, read_safetensors, read_leaves, read_hardware, read_plan, read_lock)
+    readers = (read_checkpoint, read_safetensors, read_hardware, read_plan, read_lock)
     folders: dict[Callable[[Path], Any], Path] = {reader: folder / reader.__name__ for reader in readers}
     nym.checkpoint.save(folders[read_checkpoint], TREE, step=1)
     nym.state_dict.save_safetensors(ARRAYS, folders[read_safetensors])
-    for reader in (read_leaves, read_hardware, read_plan, read_lock):
+    for reader in (read_hardware, read_plan, read_lock):
         folders[reader].mkdir()
-    nym.tree.serialise_leaves(folders[read_leaves] / "leaves", ARRAYS)
     (folders[read_hardware] / "machines.json").write_text('{"mine": {"base": "h100", "network_bandwidth": 1e10}}')
     machine = nym.planner.described_devices("cpu:8")[0].topology
     nym.planner.Plan((), machine, 3, {}, 0.0, 0, {}, {}, 0.5).to_json(folders[read_plan] / "plan.json")
@@ -125,18 +118,6 @@ def test_pickles_in_place_of_each_file_are_errors(tmp_path: Path, harm: bytes):
     assert not (tmp_path / "harmed").exists()
     pickle.loads(harm)
     assert (tmp_path / "harmed").exists(), "The pickle does no harm."
-
-
-def test_an_array_of_pickled_objects_is_an_error(tmp_path: Path, harm: bytes):
-    path = tmp_path / "leaves"
-    nym.tree.serialise_leaves(path, ARRAYS)
-    start = path.read_bytes().index(b"\x93NUMPY")
-    objects = io.BytesIO()
-    np.save(objects, np.array([Harm(tmp_path / "harmed")], dtype=object))
-    path.write_bytes(path.read_bytes()[:start] + objects.getvalue())
-    with pytest.raises(ValueError, match=escape("leaves")):
-        nym.tree.deserialise_leaves(path, ARRAYS)
-    assert not (tmp_path / "harmed").exists()
 
 
 def test_files_of_pytorch_are_not_opened(tmp_path: Path, harm: bytes):

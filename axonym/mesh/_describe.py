@@ -1,41 +1,24 @@
-"""`describe_mesh`: where each device is, and what communication along each axis crosses, as text or drawing.
+"""`describe_mesh`: where each device is, and what communication along each axis crosses, as text.
 
-Both show grids of two axes: the last two axes longer than 1 are the rows and columns, and there is a grid for each
-index along the others. The drawing is SVG, readable on light and on dark pages: cells have a light color and dark text,
-all other text and lines are medium gray. It has no style sheet, because that would apply to the entire page.
+The text has grids of two axes: the last two axes longer than 1 are the rows and columns, and there is a grid for each
+index along the others.
 """
 
-import colorsys
 import dataclasses
 import itertools
-import unicodedata
 from collections.abc import Collection, Iterator, Sequence
-from html import escape
 from math import prod
-from pathlib import Path
 
 import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from .._ground.atomic_file import check_file_path, open_replacement
 from .._ground.jax_compat import is_tracing
 
 
-# Of the text:
 _MAX_DEVICES = 64  # shown one by one; of more devices, the processes are shown
 _LINE_LENGTH = 100  # characters
 _FIRST_PROCESSES, _LAST_PROCESSES = 8, 2  # shown where there are more
-
-# Of the drawing, in pixels unless they are counts:
-_LEFT, _RIGHT, _CUT = "\N{LEFTWARDS ARROW}", "\N{RIGHTWARDS ARROW}", "\N{HORIZONTAL ELLIPSIS}"
-_GRAY, _INK = "#7d838c", "#1c2430"
-_CELL_HEIGHT, _GAP, _MARGIN = 30, 8, 16
-_MAX_CELLS, _MAX_EMPTY_CELLS = 32, 8  # drawn along an axis, with devices and without
-_MAX_GRIDS, _MAX_LEGEND = 12, 12  # grids, and entries of the legend
-_MAX_WIDTH = 900
-_GRID_SPACING = 18
-_NAME_START, _NAME_END = 20, 11  # characters of a long name that are drawn; the notes have all of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +119,7 @@ def _get_grid_names(axes: Sequence[MeshAxis]) -> tuple[str, str]:
 
 
 def escape_unprintable(text: str) -> str:
-    """Escapes characters that a line of text or XML cannot contain, as in a Python literal."""
+    """Escapes characters that a line of text cannot contain, as in a Python literal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
@@ -174,115 +157,6 @@ def _format_plural(number: int, singular: str, plural: str) -> str:
     return f"{number:,} {singular if number == 1 else plural}"
 
 
-@dataclasses.dataclass(frozen=True)
-class _DrawingPlan:
-    """Names, numbers and lengths that hold for all grids of a drawing."""
-
-    names: tuple[str, str]
-    width: int
-    processes: tuple[int, ...]
-    slices: tuple[int, ...]
-    longest: int  # how many cells along an axis are drawn
-    left_margin: float  # start of the cells, right of the index and the name of the rows
-    top: float  # start of the cells, below the heading and the name and index of the columns
-    cells: tuple[float, float]  # width and height of all cells of a grid together
-    extent: tuple[float, float]  # width and height of a grid with its labels
-
-
-def _draw_mesh(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice], title: str, notes: Sequence[str]) -> str:
-    """Returns a mesh as SVG: its title, its grids, a note on each axis, and a legend of the colors."""
-    axes = [dataclasses.replace(axis, name=_shorten_name(escape_unprintable(axis.name))) for axis in axes]
-    grids = list(_split_into_grids(axes, devices))
-    plan = _plan_drawing(axes, devices, grids)
-    parts = [_draw_text(_MARGIN, 26, title, "start", 14, "bold")]
-    width, height = plan.extent
-    across = _count_grids_per_row(axes, len(grids), width)
-    y, right = 40.0, _MARGIN + _measure_text(title, 14)
-    for number, grid_number in enumerate(pick_shown(len(grids), _MAX_GRIDS)):
-        x = _MARGIN + number % across * (width + _GRID_SPACING)
-        if number > 0 and number % across == 0:
-            y += height + 14
-        if grid_number is None:
-            parts.append(_draw_text(x + width / 2, y + (plan.top + height) / 2, "...", size=14, weight="bold"))
-        else:
-            parts.append(_translate_svg(x, y, "".join(_draw_mesh_grid(grids[grid_number], plan))))
-        right = max(right, x + width)
-    y += height + 22
-    for lines in (_draw_notes(notes), _draw_legend(devices, plan)):
-        for line, wide in lines:
-            parts.append(_translate_svg(_MARGIN, y, line))
-            y, right = y + 20, max(right, _MARGIN + wide)
-        y += 8
-    body, width, height = "\n".join(parts), right + _MARGIN, y
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
-        f'viewBox="0 0 {width:g} {height:g}" role="img" font-family="system-ui, Helvetica, Arial, sans-serif">\n'
-        f"<title>{escape(title)}</title>\n{body}\n</svg>\n"
-    )
-
-
-def _shorten_name(name: str) -> str:
-    return name if len(name) <= _NAME_START + _NAME_END + 1 else name[:_NAME_START] + _CUT + name[-_NAME_END:]
-
-
-def _measure_text(text: str, size: int = 12) -> float:
-    """Returns the largest width of a bold text, in any font."""
-    return size * sum(map(_measure_letter, text))
-
-
-def _measure_letter(letter: str) -> float:
-    """Returns the width of a bold letter in a wide font, relative to the font size."""
-    if unicodedata.east_asian_width(letter) in "FW" or letter in "mwMW@%" + _CUT + _LEFT + _RIGHT:
-        return 1.05
-    if letter in " .,:;()'|!il":
-        return 0.46
-    return 0.8 if letter.isupper() else 0.7
-
-
-def _count_grids_per_row(axes: Sequence[MeshAxis], number: int, width: float) -> int:
-    """Returns how many grids are side by side: if not all, complete rounds of the axis that changes fastest."""
-    fit = max(1, int(_MAX_WIDTH // (width + _GRID_SPACING)))
-    if number <= fit:
-        return number
-    outer_sizes = [axes[axis].size for axis in _find_long_axes(axes)[:-2]]
-    fastest = outer_sizes[-1] if outer_sizes else 1
-    return max(fit // fastest, 1) * min(fastest, fit)
-
-
-def _translate_svg(x: float, y: float, inside: str) -> str:
-    return f'<g transform="translate({x:g},{y:g})">{inside}</g>'
-
-
-def _plan_drawing(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice], grids: Sequence[DeviceGrid]) -> _DrawingPlan:
-    """Returns the sizes that all grids have in common, with room for long labels."""
-    names, longest = _get_grid_names(axes), _MAX_CELLS if devices else _MAX_EMPTY_CELLS
-    processes = tuple(sorted({device.process for device in devices}))
-    slices = tuple(sorted({device.slice for device in devices}))
-    digits = max((len(str(device.id)) for device in devices), default=1)
-    indices_length = max((len(" ".join(_list_indices(device, processes, slices))) for device in devices), default=0)
-    width = max(42, 8 * digits + 16, 6 * indices_length + 8)
-    rows, columns = grids[0].cells.shape
-    cells_width = len(pick_shown(columns, longest)) * (width + _GAP)
-    cells_height = len(pick_shown(rows, longest)) * (_CELL_HEIGHT + _GAP)
-    headings = [grid.heading for grid in grids]
-    index_width, row_name_height, labels_height = 0, 0.0, 0
-    if names[0]:
-        index_width = max(44, 30 + 7 * len(str(rows - 1)))
-        row_name_height = _measure_text(f"{_LEFT} {names[0]}")  # rotated
-    if names[1]:
-        headings.append(f"{names[1]} {_RIGHT}")
-        labels_height += 40
-    if grids[0].heading:
-        labels_height += 22
-    # What is longer than the cells sticks out on both sides of them.
-    overhang = max(0, max(map(_measure_text, headings)) - cells_width) / 2
-    left_margin = overhang + index_width
-    top = max(labels_height, (row_name_height - cells_height) / 2)
-    extent = left_margin + cells_width + overhang, top + cells_height + max(0, row_name_height - cells_height) / 2
-    cells = cells_width, cells_height
-    return _DrawingPlan(names, width, processes, slices, longest, left_margin, top, cells, extent)
-
-
 def _list_indices(device: MeshDevice, processes: Collection[int], slices: Collection[int]) -> list[str]:
     """Returns the second line of a cell: process and slice, where there are several."""
     texts: list[str] = []
@@ -293,116 +167,9 @@ def _list_indices(device: MeshDevice, processes: Collection[int], slices: Collec
     return texts
 
 
-def _draw_text(
-    x: float, y: float, text: str, anchor: str = "middle", size: int = 12, weight: str = "", fill: str = _GRAY
-) -> str:
-    bold = f' font-weight="{weight}"' if weight else ""
-    return (
-        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="{size}" fill="{fill}"{bold}>{escape(text)}</text>'
-    )
-
-
-def _draw_mesh_grid(grid: DeviceGrid, plan: _DrawingPlan) -> Iterator[str]:
-    """Yields the heading, the axes and the cells of a grid."""
-    rows, columns = (pick_shown(length, plan.longest) for length in grid.cells.shape)
-    across, middle = plan.left_margin + plan.cells[0] / 2, plan.top + plan.cells[1] / 2
-    if grid.heading:
-        yield _draw_text(across, plan.top - 6 - 40 * bool(plan.names[1]), grid.heading, weight="bold")
-    if plan.names[1]:
-        yield _draw_text(across, plan.top - 25, f"{plan.names[1]} {_RIGHT}", weight="bold")
-    if plan.names[0]:
-        turned = f'<g transform="translate(14,{middle:g}) rotate(-90)">'
-        # Rotated by -90 degrees, an arrow to the left points down, where the index grows.
-        yield turned + _draw_text(0, 0, f"{_LEFT} {plan.names[0]}", weight="bold") + "</g>"
-    for i, row in enumerate(rows):
-        y = plan.top + i * (_CELL_HEIGHT + _GAP)
-        if plan.names[0]:
-            yield _draw_text(plan.left_margin - 10, y + 20, "..." if row is None else str(row), "end", 11)
-        for j, column in enumerate(columns):
-            x = plan.left_margin + j * (plan.width + _GAP)
-            if i == 0 and plan.names[1]:
-                yield _draw_text(x + plan.width / 2, plan.top - 9, "..." if column is None else str(column), size=11)
-            if row is not None and column is not None:
-                yield _draw_device(x, y, grid.cells[row, column], plan)
-    if len(plan.slices) > 1:
-        yield from _draw_slice_outlines(grid, rows, columns, plan)
-
-
-def _draw_device(x: float, y: float, device: MeshDevice | None, plan: _DrawingPlan) -> str:
-    box = f'<rect x="{x:g}" y="{y:g}" width="{plan.width}" height="{_CELL_HEIGHT}" rx="5"'
-    if device is None:
-        return f'{box} fill="none" stroke="{_GRAY}" stroke-dasharray="3 3"/>'
-    fill, edge = _pick_colors(plan.processes.index(device.process))
-    slice_text = f", slice {device.slice}" if len(plan.slices) > 1 else ""
-    tooltip = f"device {device.id}, process {device.process}{slice_text}, {escape_unprintable(device.kind)}"
-    index_texts = _list_indices(device, plan.processes, plan.slices)
-    middle = x + plan.width / 2
-    texts = _draw_text(middle, y + (15 if index_texts else 20), str(device.id), weight="bold", fill=_INK)
-    if index_texts:
-        texts += _draw_text(middle, y + 26, " ".join(index_texts), size=9, fill=_INK)
-    return f'<g>{box} fill="{fill}" stroke="{edge}"/>{texts}<title>{escape(tooltip)}</title></g>'
-
-
-def _pick_colors(number: int) -> tuple[str, str]:
-    """Returns a light and a darker color of one hue; consecutive numbers get very different hues."""
-    hue = (0.58 + number * 0.381966) % 1  # steps of the golden angle
-    shades = [colorsys.hls_to_rgb(hue, lightness, 0.62) for lightness in (0.80, 0.52)]
-    light, dark = ("#" + "".join(f"{round(255 * part):02x}" for part in shade) for shade in shades)
-    return light, dark
-
-
-def _draw_slice_outlines(
-    grid: DeviceGrid, rows: list[int | None], columns: list[int | None], plan: _DrawingPlan
-) -> Iterator[str]:
-    """Yields lines between slices and around the grid."""
-    slices = np.full((len(rows) + 2, len(columns) + 2), -1)
-    for i, row in enumerate(rows, 1):
-        for j, column in enumerate(columns, 1):
-            if row is not None and column is not None:
-                slices[i, j] = grid.cells[row, column].slice
-    wide, high = plan.width + _GAP, _CELL_HEIGHT + _GAP
-    left_edge, top_edge = plan.left_margin - _GAP / 2 - wide, plan.top - _GAP / 2 - high
-    across, down = np.argwhere(slices[1:] != slices[:-1]), np.argwhere(slices[:, 1:] != slices[:, :-1])
-    lines = [f"M{left_edge + j * wide:g} {top_edge + (i + 1) * high:g}h{wide}" for i, j in across]
-    lines += [f"M{left_edge + (j + 1) * wide:g} {top_edge + i * high:g}v{high}" for i, j in down]
-    yield f'<path d="{"".join(sorted(lines))}" fill="none" stroke="{_GRAY}" stroke-width="2.5" stroke-linecap="round"/>'
-
-
-def _draw_notes(notes: Sequence[str]) -> Iterator[tuple[str, float]]:
-    for note in notes:
-        yield (
-            f'<text y="12" font-size="12" font-family="ui-monospace, Menlo, Consolas, monospace" xml:space="preserve" '
-            f'fill="{_GRAY}">{escape(note)}</text>',
-            7.4 * sum(1 + (unicodedata.east_asian_width(letter) in "FW") for letter in note),
-        )
-
-
-def _draw_legend(devices: Sequence[MeshDevice], plan: _DrawingPlan) -> Iterator[tuple[str, float]]:
-    """Yields a line for each slice with the colors of its processes, and its width."""
-    for index in [index for index in pick_shown(len(plan.slices), _MAX_LEGEND) if index is not None]:
-        processes = sorted({device.process for device in devices if device.slice == plan.slices[index]})
-        several = len(plan.slices) > 1
-        parts: list[str] = []
-        x = 0.0
-        if several:
-            label = f"slice {plan.slices[index]}"
-            parts.append(_draw_text(0, 12, label, "start", 12, "bold"))
-            x = max(64, _measure_text(label) + 12)
-        for number in pick_shown(len(processes), _MAX_LEGEND // 2 if several else _MAX_LEGEND):
-            if number is None:
-                parts.append(_draw_text(x, 12, "...", "start"))
-                x += 28
-                continue
-            fill, edge = _pick_colors(plan.processes.index(processes[number]))
-            parts.append(f'<rect x="{x:g}" y="2" width="12" height="12" rx="3" fill="{fill}" stroke="{edge}"/>')
-            parts.append(_draw_text(x + 18, 12, f"process {processes[number]}", "start"))
-            x += 90 + 6 * len(str(processes[number]))
-        yield "".join(parts), x
-
-
 @dataclasses.dataclass(frozen=True, repr=False)
 class MeshDescription:
-    """The description that [`describe_mesh`][axonym.describe_mesh] returns: text if printed, a drawing in a notebook.
+    """The description that [`describe_mesh`][axonym.describe_mesh] returns; `print` shows it as text.
 
     Attributes:
         axes: The mesh axes, in order.
@@ -417,8 +184,6 @@ class MeshDescription:
         (2, 1)
         >>> described.processes, described.slices, described.platforms
         ((0,), (0,), ('cpu',))
-        >>> described.to_svg()[:4]
-        '<svg'
     """
 
     axes: tuple[MeshAxis, ...]
@@ -448,29 +213,6 @@ class MeshDescription:
     def device_kinds(self) -> tuple[str, ...]:
         """The kinds of the devices, as their platform calls them, in the order of the mesh."""
         return tuple(dict.fromkeys(device.kind for device in self.devices))
-
-    def to_svg(self, path: str | Path | None = None) -> str:
-        """Draws the mesh: a cell for each device with its id, colored by process, with slices outlined.
-
-        An axis longer than 32 is drawn with a gap. The cells of an `AbstractMesh` are empty.
-
-        Args:
-            path: A file to write the drawing to, if any.
-
-        Returns:
-            The drawing, as the text of an SVG file.
-        """
-        text = _draw_mesh(self.axes, self.devices, self._format_title(), self._format_axis_rows())
-        if path is not None:
-            with open_replacement(check_file_path(path, "drawing", "mesh.svg")) as file:
-                file.write(text.encode())
-        return text
-
-    def _repr_svg_(self) -> str:
-        return self.to_svg()
-
-    def _repr_html_(self) -> str:
-        return f'<div style="overflow-x: auto">{self.to_svg()}</div>'
 
     def __str__(self) -> str:
         lines = [self._format_title(), "", *(f"  {note}" for note in self._format_axis_rows())]
@@ -509,8 +251,7 @@ def describe_mesh(mesh: Mesh | AbstractMesh | None = None) -> MeshDescription:
         mesh: The mesh, with devices or without; the active mesh if None.
 
     Returns:
-        A description. `print` shows it as text: up to 64 devices one by one, more of them by process. In a notebook it
-        is a drawing, which `to_svg` writes to a file.
+        A description. `print` shows it as text: up to 64 devices one by one, more of them by process.
 
     Raises:
         TypeError: `mesh` is not a mesh.

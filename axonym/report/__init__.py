@@ -6,7 +6,6 @@ from ._explanation import (
     Explanation as Explanation,
     LeafExplanation as LeafExplanation,
     LeafReport as LeafReport,
-    Padding as Padding,
 )
 from ._monitor import Metrics as Metrics, create_monitored_function as create_monitored_function
 from ._sharding_analyzer import ShardingAnalyzer as ShardingAnalyzer

@@ -290,7 +290,6 @@ class ExplainedLeaf(NamedTuple):
     array: Any
     info: LeafInfo
     mesh: MeshLike | None
-    invalid_spec: P | None = None
 
 
 def list_arrays(tree: Any) -> list[tuple[Any, LeafInfo]]:
@@ -344,7 +343,7 @@ def explain_by_spec(
     names = info.names_of(shape)
     if problems:
         axes = explain_refused_axes(shape, names, problems)
-        return _make_leaf(array, info, axes, None, mesh, error="; ".join(problems), invalid_spec=spec)
+        return _make_leaf(array, info, axes, None, mesh, error="; ".join(problems))
     spec = P() if spec is None else spec  # an empty spec is false, even one that is `unreduced`
     axes = explain_axes(shape, names, spec, mesh, "spec", source or "the spec")
     place = _describe_current_place(array, NamedSharding(mesh, spec))
@@ -378,7 +377,6 @@ def _make_leaf(
     load: Load | None = None,
     place: str | None = None,
     error: str | None = None,
-    invalid_spec: P | None = None,
 ) -> ExplainedLeaf:
     """Returns the explanation of an array; without a load, each device of the mesh has as many bytes."""
     shape = tuple(array.shape)
@@ -405,7 +403,7 @@ def _make_leaf(
         now=place,
         error=error,
     )
-    return ExplainedLeaf(leaf, load, array, info, mesh, invalid_spec)
+    return ExplainedLeaf(leaf, load, array, info, mesh)
 
 
 def sum_leaves(leaves: Sequence[ExplainedLeaf], mesh: MeshLike | None) -> dict[str, Any]:

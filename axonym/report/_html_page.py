@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from ._explanation import LeafReport
-from ._format import format_bytes, format_path
-from ._padding import format_paddings, list_padding_choices
+from ._format import format_path
 from ._table import Note
 from ._write_file import write_file
 
@@ -203,10 +202,6 @@ def _describe_leaf(leaf: LeafReport, kind: int) -> dict[str, Any]:
             for dim, axis in enumerate(leaf.axes)
         ],
         "unused": [*leaf.unused.items()],
-        "padding": [
-            f"{format_paddings(leaf, paddings)}: then {format_bytes(paddings[-1].bytes_per_device)} on each device"
-            for paddings in list_padding_choices(leaf)
-        ],
         "now": leaf.now,
         "error": leaf.error,
     }

@@ -1,4 +1,4 @@
-"""`ShardingReport`: bytes, groups, mesh axes and advice for a tree of arrays, printed, saved and drawn."""
+"""`ShardingReport`: bytes, groups and mesh axes of a tree of arrays, printed, saved and drawn."""
 
 import dataclasses
 import os
@@ -29,7 +29,6 @@ from ._explain import (
 )
 from ._explanation import (
     LeafReport,
-    Padding,
     ShardedTree,
     format_mesh_title,
     make_leaf_row,
@@ -38,13 +37,11 @@ from ._explanation import (
 from ._format import check_count, format_bytes, format_costs, format_path, shorten_list
 from ._html_page import Fact, make_treemap, save_html_page
 from ._lock_file import make_lock, save_lock
-from ._padding import find_paddings, find_required_paddings, format_paddings, list_padding_choices
 from ._table import Note, Row, Table, TabularReport
 
 
 _MOST_NOTES = 5
 _FEWEST_GROUPS, _MOST_GROUPS = 3, 10  # so many are taken in at a glance
-_LEAST_SAVED = 0.001  # the share of the bytes on a device that a padding has to save to be worth a line
 _FREE = "left to the compiler"
 _COMPARED = ("shape", "dtype", "spec", "bytes", "bytes_per_device", "replicated_bytes", "place")
 
@@ -77,7 +74,7 @@ class GroupReport:
 
 @dataclass(frozen=True, repr=False)
 class ShardingReport(ShardedTree):
-    """What the arrays of a tree cost on each device and what would change that: printed, a table; in a notebook, HTML.
+    """What the arrays of a tree cost on each device: printed, a table; in a notebook, HTML.
 
     Attributes:
         leaves: A report on each array, in the order of the tree.
@@ -217,38 +214,12 @@ def _list_report_notes(report: ShardingReport) -> Iterator[Note]:
         yield Note("Most in copies:", copies)
     if report.unused_mesh_axes:
         yield _make_unused_note(report)
-    paddings = _list_best_paddings(report)
-    if paddings:
-        yield Note("Padding that would help:", paddings, True)
 
 
 def _make_unused_note(report: ShardingReport) -> Note:
     items = [f"{axis!r}: {why}" for axis, why in report.unused_mesh_axes.items()]
     is_bad = any(report.mesh[axis] > 1 for axis in report.unused_mesh_axes)
     return Note("Mesh axes that no array is sharded over:", items, is_bad)
-
-
-def _list_best_paddings(report: ShardingReport) -> list[str]:
-    """Returns the paddings that save most, for invalid specs and for arrays that cannot be sharded further otherwise.
-
-    Paddings that save less than a thousandth of the bytes on a device are left out, unless a spec needs them.
-    """
-    candidates: list[tuple[int, LeafReport, tuple[Padding, ...]]] = []
-    for leaf in report.leaves:
-        if not leaf.padding:
-            continue
-        saved_bytes = leaf.bytes_per_device - leaf.padding[0].bytes_per_device
-        # Whether there is an unused mesh axis that divides no dimension of the shard on a device.
-        parts = [axis.size // axis.parts for axis in leaf.axes]
-        is_stuck = any(all(part % report.mesh[unused] for part in parts) for unused in leaf.unused)
-        if leaf.error or (is_stuck and saved_bytes > _LEAST_SAVED * report.bytes_per_device):
-            candidates.append((saved_bytes, leaf, list_padding_choices(leaf)[0]))
-    candidates.sort(key=lambda candidate: -candidate[0])
-    return [
-        f"{format_path(leaf.path)}: {format_paddings(leaf, paddings)}, {format_bytes(leaf.bytes_per_device)} -> "
-        f"{format_bytes(paddings[0].bytes_per_device)} on each device"
-        for _, leaf, paddings in candidates[:_MOST_NOTES]
-    ]
 
 
 def report_specs(
@@ -287,7 +258,7 @@ def _make_report(
                 unused_mesh_axes[axis] = summarize_unused_axis(axis, mesh, unused_lists)
     pairs = zip(explained, unused, strict=True)
     return ShardingReport(
-        leaves=tuple(_make_leaf_report(leaf, unused_axes, mesh, is_planned) for leaf, unused_axes in pairs),
+        leaves=tuple(_make_leaf_report(leaf, unused_axes, is_planned) for leaf, unused_axes in pairs),
         **totals,
         groups=_make_groups(explained, depth),
         imbalance=fullest / mean if mean else 1.0,
@@ -307,22 +278,14 @@ def _find_unused_axes(explained: ExplainedLeaf, mesh: MeshLike | None) -> list[U
     )
 
 
-def _make_leaf_report(
-    explained: ExplainedLeaf, unused: list[UnusedAxis] | None, mesh: MeshLike | None, is_planned: bool
-) -> LeafReport:
+def _make_leaf_report(explained: ExplainedLeaf, unused: list[UnusedAxis] | None, is_planned: bool) -> LeafReport:
     """Returns the report on an array; `is_planned` if the report is on specs, not on current shardings."""
-    leaf, paddings = explained.leaf, ()
-    if mesh is not None and unused is not None:
-        find = find_required_paddings if leaf.spec is None else find_paddings
-        spec = explained.invalid_spec if leaf.spec is None else leaf.spec
-        paddings = find(leaf.shape, explained.array.dtype, P() if spec is None else spec, mesh)
     is_on_mesh = unused is not None and isinstance(get_own_sharding(explained.array), NamedSharding)
     place = None if is_planned or is_on_mesh else describe_place(explained.array)
-    explanation = {entry.name: getattr(leaf, entry.name) for entry in dataclasses.fields(leaf)}
+    explanation = {entry.name: getattr(explained.leaf, entry.name) for entry in dataclasses.fields(explained.leaf)}
     return LeafReport(
         **explanation,
         unused={unused_axis.axis: unused_axis.why for unused_axis in unused or ()},
-        padding=paddings,
         place=place,
     )
 

@@ -1,6 +1,5 @@
 """Trees in which a named array is one leaf: `jax.tree` with names."""
 
-from ._serialise import deserialise_leaves as deserialise_leaves, serialise_leaves as serialise_leaves
 from ._tree import (
     flatten as flatten,
     leaves as leaves,

@@ -8,34 +8,25 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import pytest
 
-import axonym as nym
+from axonym._ground.atomic_file import check_file_path, open_replacement
+from axonym.report._write_file import write_html_page
 
 
 END = b"the end of what was written"
-TREE = {"x": jnp.ones(4096)}
-
-
-def write_leaves(path: Path) -> None:
-    nym.tree.serialise_leaves(path, TREE)
-
-
-def write_drawing(path: Path) -> None:
-    nym.describe_mesh(nym.create_abstract_mesh((4, 32), ("data", "model"))).to_svg(path)
 
 
 def write_page(path: Path) -> None:
-    from axonym.report._write_file import write_html_page
-
     write_html_page(path, "title", "content" * 1000, "page.html")
 
 
-WRITERS = [write_leaves, write_drawing, write_page]
+def write_text(path: Path) -> None:
+    with open_replacement(check_file_path(path, "text", "text.txt")) as file:
+        file.write(b"content" * 1000)
 
 
-@pytest.fixture(params=WRITERS)
+@pytest.fixture(params=[write_page, write_text])
 def write(request: pytest.FixtureRequest) -> Any:
     return request.param
 

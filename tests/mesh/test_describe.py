@@ -3,8 +3,6 @@
 import dataclasses
 import re
 import textwrap
-from pathlib import Path
-from xml.etree import ElementTree
 
 import jax
 import numpy as np
@@ -14,9 +12,6 @@ from jax.sharding import AxisType, Mesh
 from axonym.mesh import MeshAxis, MeshDevice, create_abstract_mesh, create_mesh, describe_mesh
 
 from ..refusals import refusal
-
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,19 +36,6 @@ def text(mesh=None):
 
 def written(lines):
     return textwrap.dedent(lines).strip("\n")
-
-
-def drawn(mesh):
-    """The drawing of a mesh, read as XML, which fails if it is none."""
-    return ElementTree.fromstring(describe_mesh(mesh).to_svg())
-
-
-def texts(drawing):
-    return ["".join(node.itertext()) for node in drawing.iter(f"{SVG}text")]
-
-
-def cells(drawing):
-    return [node for node in drawing.iter(f"{SVG}rect") if node.get("rx") == "5"]
 
 
 def test_a_mesh_of_one_process_is_a_grid_of_ids():
@@ -141,7 +123,6 @@ def test_an_abstract_mesh_is_described_without_devices():
     assert described.devices == described.processes == described.platforms == ()
     assert described.size == 1024
     assert described.axes[0] == MeshAxis("data", 128, AxisType.Auto, 0, 0, "")
-    assert len(cells(ElementTree.fromstring(described.to_svg()))) == 7 * 8
 
 
 def test_a_description_answers_for_each_axis_and_device():
@@ -177,50 +158,8 @@ def test_the_active_mesh_is_described_unless_one_is_given(mesh):
         describe_mesh({"data": 8})
 
 
-def test_the_drawing_has_a_cell_for_each_device_with_its_id_and_place():
-    drawing = drawn(create_mesh((4, 4), ("data", "model"), devices=devices(2, 2, 4)))
-    shown = texts(drawing)
-    assert [word for word in shown if word.endswith(("data", "\N{RIGHTWARDS ARROW}"))] == [
-        "model \N{RIGHTWARDS ARROW}",
-        "\N{LEFTWARDS ARROW} data",
-    ]
-    assert len(cells(drawing)) == 16
-    assert shown.count("p3 s1") == 4
-    assert [word for word in shown if word.startswith(("process", "slice"))] == [
-        *("slice 0", "process 0", "process 1"),
-        *("slice 1", "process 2", "process 3"),
-    ]
-    assert "data   4  Auto  across 2 slices, 4 processes" in shown
-
-
-def test_slices_are_outlined_and_each_process_has_its_own_colour():
-    assert not list(drawn(create_mesh((4, 2), ("a", "b"))).iter(f"{SVG}path"))
-    (line,) = drawn(create_mesh((2, 2), ("a", "b"), devices=devices(2, 1, 2))).iter(f"{SVG}path")
-    # Two rows of two cells: each row is its own slice, so there are three long edges across and two down.
-    assert (line.get("d").count("h"), line.get("d").count("v")) == (3 * 2, 2 * 2)
-    fills = [cell.get("fill") for cell in cells(drawn(create_mesh((16,), ("a",), devices=devices(1, 8, 2))))]
-    assert fills[::2] == fills[1::2]
-    assert len(set(fills)) == 8
-
-
-def test_a_drawing_of_many_devices_has_a_gap():
-    drawing = drawn(create_mesh((128, 8), ("data", "model"), devices=devices(4, 32, 8)))
-    assert len(cells(drawing)) == 31 * 8
-    assert "1023" in texts(drawing)
-    assert "..." in texts(drawing)
-    blocks = drawn(create_mesh((16, 2, 2), ("a", "b", "c"), devices=devices(1, 8, 8)))
-    headings = [word for word in texts(blocks) if re.fullmatch(r"a \d+|\.\.\.", word)]
-    assert headings == [*(f"a {i}" for i in range(10)), "...", "a 15"]
-
-
-def test_long_labels_are_shortened():
-    drawing = drawn(create_mesh((8,), ("the_first_half_of_a_very_long_name_and_its_second_half",)))
-    assert "the_first_half_of_a_\N{HORIZONTAL ELLIPSIS}second_half \N{RIGHTWARDS ARROW}" in texts(drawing)
-    assert "the_first_half_of_a_very_long_name_and_its_second_half  8  Auto  within a process" in texts(drawing)
-
-
 @pytest.mark.parametrize("letter", ["\n", "\x00", "\x1b", "\ud800", "<b>&\"'"], ids=ascii)
-def test_letters_that_cannot_be_shown_are_escaped(letter, tmp_path):
+def test_letters_that_cannot_be_shown_are_escaped(letter):
     escaped = letter.encode("unicode_escape").decode()
     kind = [dataclasses.replace(device, device_kind=f"H{letter}") for device in devices(1, 4, 2)]
     described = describe_mesh(create_mesh((2, 2, 2), (f"p{letter}", f"d{letter}", f"m{letter}"), devices=kind))
@@ -230,15 +169,4 @@ def test_letters_that_cannot_be_shown_are_escaped(letter, tmp_path):
     assert f"p{escaped} 1:" in lines
     assert sum(line.startswith(f"d{escaped} \\ m{escaped} | ") for line in lines) == 2
     assert all(line.isprintable() for line in str(described).split("\n"))
-    drawing = ElementTree.fromstring(described.to_svg(tmp_path / "mesh.svg"))
-    assert {f"p{escaped} 0", f"m{escaped} \N{RIGHTWARDS ARROW}", f"\N{LEFTWARDS ARROW} d{escaped}"} <= {*texts(drawing)}
     assert described.axes[0].name == f"p{letter}"
-
-
-def test_a_drawing_is_written_to_a_file_and_shown_in_a_notebook(tmp_path):
-    described = describe_mesh(create_mesh((4, 4), ("data", "model"), devices=devices(2, 2, 4)))
-    svg = described.to_svg(tmp_path / "mesh.svg")
-    assert (tmp_path / "mesh.svg").read_text(encoding="utf-8") == svg == described._repr_svg_()
-    assert svg in described._repr_html_()
-    documented = Path(__file__).parents[2] / "docs/images/mesh.svg"
-    assert documented.read_text(encoding="utf-8") == svg, "Save the new one there."

@@ -46,7 +46,6 @@ ENTRANCES: list[Callable[[Any, Any], Any]] = [
     lambda mesh, folder: sd.save_safetensors({"x": MASKED}, folder),
     lambda mesh, folder: sd.stack_state_dict({"0.x": MASKED}),
     lambda mesh, folder: sd.unstack_state_dict({"x": MASKED}),
-    lambda mesh, folder: nym.tree.serialise_leaves(folder / "leaves", {"x": MASKED}),
 ]
 
 

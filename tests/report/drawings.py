@@ -1,17 +1,15 @@
-"""The trees whose reports the tests draw, and the pictures of them that the documentation shows.
+"""The tree whose report the tests draw, and the picture of it that the documentation shows.
 
-`python -m tests.report.drawings` draws the pictures anew, in `docs/images`.
+`python -m tests.report.drawings` draws the picture anew, in `docs/images`.
 """
 
 import functools
-import io
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, PartitionSpec as P
-from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 import axonym as nym
@@ -69,36 +67,7 @@ def report(blocks: int = 12) -> nym.ShardingReport:
     return nym.ShardingAnalyzer(MESH).sharding_report(gpt2(blocks), RULE)
 
 
-def in_the_terminal() -> str:
-    """What the terminal shows of it, as SVG without fonts from anywhere."""
-    console = Console(record=True, width=112, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    nym.visualize_shardings(report(), console=console)
-    return console.export_svg(title="visualize_shardings", theme=GREY, code_format=SVG, unique_id="axonym")
-
-
-SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
-<title>The arrays of GPT-2 in a terminal: axes, specs and bytes per device in the colours of the mesh axes</title>
-<style>
-.{unique_id}-title {{ font: bold 18px system-ui, Helvetica, Arial, sans-serif; }}
-.{unique_id}-matrix {{ font: {char_height}px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
-{styles}
-</style>
-<defs><clipPath id="{unique_id}-clip-terminal"><rect width="{terminal_width}" height="{terminal_height}"/></clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
-
-
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         page = report().to_html(Path(folder) / "report.html", "GPT-2 on 16 devices")
         opened(page, size=(1200, 900), picture=IMAGES / "report.png")
-    (IMAGES / "shardings.svg").write_text(in_the_terminal(), encoding="utf-8")

@@ -211,7 +211,6 @@ def test_clicks_lead_to_groups_sort_the_table_search_for_colours_and_explain_arr
     assert array.startswith("['tokens']float32 (50257, 768)P(None, 'fsdp') fsdp147.2 MiB, on each device 36.8 MiB")
     assert "dimension 1: 768, sharded over fsdp (4): " in array
     assert "data: unused; it could shard" in array
-    assert "dimension 0 from 50257 to 50260 for 'data' x 'tensor': then 9.2 MiB on each device" in array
 
 
 def test_names_are_text_and_never_run(hostile):
@@ -263,7 +262,7 @@ def test_a_page_replaces_a_file_and_needs_nothing_but_itself(tmp_path):
     assert imread(picture).shape[:2] == (900, 1200)
 
 
-def test_places_axes_and_what_refused_specs_need_are_in_the_page(auto_mesh, tmp_path):
+def test_places_and_axes_are_in_the_page(auto_mesh, tmp_path):
     half = jax.make_mesh((2, 2), ("a", "b"), axis_types=auto_mesh.axis_types, devices=jax.devices()[:4])
 
     def on(mesh, spec):
@@ -282,8 +281,6 @@ def test_places_axes_and_what_refused_specs_need_are_in_the_page(auto_mesh, tmp_
     ]
     weight = nym.NamedArray(jax.ShapeDtypeStruct((6, 5), "float32"), ("embed", "mlp"))
     text = analyzer.sharding_report(weight, P("data", "model")).to_html(tmp_path / "a.html").read_text()
-    needs = "axis 'embed' from 6 to 8 for 'data' and axis 'mlp' from 5 to 6 for 'model': then 24 B on each device"
-    assert needs in text
     assert "(embed: 6, mlp: 5)" in text
     assert '"arrays":[]' in analyzer.sharding_report({}, {}).to_html(tmp_path / "a.html").read_text()
 

@@ -1,6 +1,5 @@
 """`ShardingReport`: its totals, groups, mesh axes and advice, what is printed and saved of them, and what changed."""
 
-import dataclasses
 import json
 import pickle
 from typing import Any
@@ -108,31 +107,6 @@ def test_each_dimension_has_a_reason():
     assert leaf.unused["data"] == "unused; it could shard dimension 1 along with 'model'"
 
 
-def test_padding_is_to_the_next_size_that_mesh_axes_divide_if_that_saves_something():
-    mesh = AbstractMesh((64, 2), ("fsdp", "tensor"))
-    fsdp, tensor = (0, 50257, 50304, ("fsdp",)), (1, 767, 768, ("tensor",))
-
-    def paddings(spec: P, *sizes: int) -> list[tuple[Any, ...]]:
-        (leaf,) = reported(shape(*sizes), spec, mesh).leaves
-        return [dataclasses.astuple(padding) for padding in leaf.padding]
-
-    assert paddings(P(None, "tensor"), 50257, 768) == [(*fsdp, 50304 // 64 * 768 // 2 * 4)]
-    part = 50304 * 768 * 4 // 128
-    assert paddings(P("fsdp", "tensor"), 50257, 767) == [(*fsdp, part), (*tensor, part)], "of one that does not fit"
-    report = reported({"wte": shape(50257, 767)}, P("fsdp", "tensor"), mesh)
-    text = "dimension 0 from 50257 to 50304 for 'fsdp' and dimension 1 from 767 to 768 for 'tensor', 147 MiB -> 1.2 MiB"
-    assert f"['wte']: {text}" in " ".join(str(report).split())
-    assert paddings(P("fsdp", "tensor"), 64, 2) == paddings(P("modle"), 7) == []
-    assert reported(shape(3, dtype=jnp.int2), P()).leaves[0].padding == ()
-    assert reported(shape(3, dtype=jnp.int8), P()).leaves[0].padding
-    report = reported({"w": shape(12, 7)}, P("data"))
-    assert "['w']: dimension 1 from 7 to 8 for 'model', 84 B -> 48 B on each device" in str(report)
-    tree = {"big": shape(4096, 4096), "small": shape(5)}
-    assert reported(tree, P()).leaves[1].padding
-    assert "Padding" not in str(reported(tree, P())), "it saves next to nothing"
-    assert "['small']: dimension 0 from 5 to 8 for 'data'" in str(reported(tree, {"big": P(), "small": P("data")}))
-
-
 def test_an_array_whose_spec_is_refused_counts_whole_with_its_error():
     report = reported({"<a>": shape(6), "b": shape(8)}, P("data"))
     first, second = report.leaves
@@ -170,10 +144,7 @@ array                                  bytes  per device  copies
 
 Bytes on each device by part: ['head'] 48 B, ['x'] 32 B
 
-Most in copies: ['head']['b'] 168 B, ['x'] 128 B
-
-Padding that would help:
-  ['head']['b']: dimension 0 from 6 to 8 for 'data' x 'model', 24 B -> 4 B on each device"""
+Most in copies: ['head']['b'] 168 B, ['x'] 128 B"""
 
 
 def test_as_many_leaves_problems_and_copies_are_shown_as_asked():
@@ -206,10 +177,8 @@ def test_a_report_becomes_plain_values():
     }
     leaf = plain["leaves"][1]
     assert (leaf["path"], leaf["spec"]) == ("['head']['w']", [["data"], ["model"]])
-    assert (leaf["unused"], leaf["padding"]) == ({}, [])
+    assert leaf["unused"] == {}
     assert report.to_json(None).count("\n") == 0
-    padding = {"dimension": 0, "size": 7, "padded_size": 8, "mesh_axes": ["data", "model"], "bytes_per_device": 4}
-    assert reported(shape(7), P()).to_dict()["leaves"][0]["padding"][0] == padding
 
 
 def test_arrays_beside_the_mesh_say_where_they_are(auto_mesh):
