@@ -81,16 +81,8 @@ def run_examples(name: str, thing: Any) -> Iterator[str]:
             runner.run(doctest.DocTestParser().get_doctest(docstring, globs, where, where, 0), out=report.append)
     if not thing.__doc__:
         yield f"{name} has no docstring"
-    elif not runner.tries:
-        yield f"{name} has no example"
     elif runner.failures:
         yield "".join(report)
-
-
-def test_public_functions_have_examples():
-    things = [each for things in public_things().values() for each in things.items()]
-    wrong = [name for name, thing in things if not any(">>> " in text for _, text in documented(name, thing))]
-    fail_for(wrong, "A public function or class has a docstring with an example.")
 
 
 # Distributions take long to compile, and have tests of their own.
@@ -98,11 +90,11 @@ IN_PARTS = [pytest.param(part, marks=[pytest.mark.thorough] * (part == "random")
 
 
 @pytest.mark.parametrize("part", IN_PARTS)
-def test_public_things_have_examples_that_run(part: str):
+def test_examples_of_public_things_run(part: str):
     things = public_things()[part]
     assert things
     wrong = [each for name, thing in things.items() for each in run_examples(name, thing)]
-    fail_for(wrong, "A public function or class has a docstring with an example that runs.")
+    fail_for(wrong, "A public function or class has a docstring, whose examples run.")
 
 
 @cache

@@ -53,13 +53,7 @@ def axis_mapping(mapping: Any, *, merge: bool = False, **kwargs: Any) -> Any:
 
 
 def current_thread_local_mapping() -> dict[str, Any] | None:
-    """Returns the active mapping as a dict, or None.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.current_thread_local_mapping() is None
-        True
-    """
+    """Returns the active mapping as a dict, or None."""
     mapping = partitioning.current_mapping()
     return None if mapping is None else dict(mapping)
 
@@ -208,13 +202,7 @@ def all_mesh_axes_explicit(mesh: Any, pspec: PartitionSpec | None) -> bool:
 
 
 def get_pspec_for_manual_mesh(axis: Any, mapping: Any = None, *, mesh: Any = None) -> PartitionSpec | None:
-    """Returns the spec of axes if all mesh axes in it are Explicit, None otherwise.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.partitioning.get_pspec_for_manual_mesh(("batch",), {"batch": "data"}) is None
-        True
-    """
+    """Returns the spec of axes if all mesh axes in it are Explicit, None otherwise."""
     spec = pspec_for_axis(axis, mapping)
     mesh = get_active_mesh() if mesh is None else mesh
     return spec if all_mesh_axes_explicit(mesh, spec) else None

@@ -11,13 +11,7 @@ from .jax_utils import is_jax_array_like
 
 
 class Unspecified:
-    """The class of `UNSPECIFIED`, the default of arguments for which None has a meaning.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> isinstance(hax.util.UNSPECIFIED, hax.util.Unspecified)
-        True
-    """
+    """The class of `UNSPECIFIED`, the default of arguments for which None has a meaning."""
 
 
 is_jax_or_hax_array_like = is_jax_array_like
@@ -75,24 +69,12 @@ def is_named_array(leaf: Any) -> bool:
 
 
 def safe_wraps(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Works as `functools.wraps`, for functions and for Equinox modules.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.util.safe_wraps(len)(lambda x: 3).__name__
-        'len'
-    """
+    """Works as `functools.wraps`, for functions and for Equinox modules."""
     return lambda wrapper: safe_update_wrapper(wrapper, fn)
 
 
 def safe_update_wrapper(wrapper: Any, wrapped: Any) -> Any:
-    """Works as `functools.update_wrapper`, for functions and for Equinox modules.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.util.safe_update_wrapper(lambda x: 3, len).__name__
-        'len'
-    """
+    """Works as `functools.update_wrapper`, for functions and for Equinox modules."""
     if isinstance(wrapper, eqx.Module):
         return eqx.module_update_wrapper(wrapper)
     return functools.update_wrapper(wrapper, wrapped)

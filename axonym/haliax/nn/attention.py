@@ -122,24 +122,12 @@ def mask_to_bias(mask: Any, mask_value: float = -1e9) -> Any:
 
 
 def combine_masks_and(mask1: Any, mask2: Any) -> Any:
-    """Returns where both masks are True; None is a mask that is True everywhere.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.attention.combine_masks_and(None, None) is None
-        True
-    """
+    """Returns where both masks are True; None is a mask that is True everywhere."""
     return _combine_masks(operator.and_, mask1, mask2)
 
 
 def combine_masks_or(mask1: Any, mask2: Any) -> Any:
-    """Returns where either mask is True, or the one that is given if the other is None.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.attention.combine_masks_or(None, None) is None
-        True
-    """
+    """Returns where either mask is True, or the one that is given if the other is None."""
     return _combine_masks(operator.or_, mask1, mask2)
 
 

@@ -13,24 +13,12 @@ from ...named._axis import AxisSpec, parse_axes
 
 
 def count_elements(axes: AxisSpec) -> int:
-    """Returns the product of the sizes of axes.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.mup.count_elements(hax.make_axes(heads=2, head_dim=4))
-        8
-    """
+    """Returns the product of the sizes of axes."""
     return max(1, math.prod(axis.size for axis in parse_axes(axes)))  # scales divide by it
 
 
 class AbstractReparam(ABC):
-    """A parametrization in the sense of Yang & Hu, 2021: scales of products, initial weights and learning rates.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.mup.HiddenLinearMup(*hax.make_axes(embed=4, mlp=8)).lr_scale
-        0.25
-    """
+    """A parametrization in the sense of Yang & Hu, 2021: scales of products, initial weights and learning rates."""
 
     @staticmethod
     @abstractmethod
@@ -55,11 +43,6 @@ class AbstractLinearReparam(AbstractReparam):
     Attributes:
         In: The input axes.
         Out: The output axes.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> issubclass(hax.nn.mup.InputLinearMup, hax.nn.mup.AbstractLinearReparam)
-        True
     """
 
     In: AxisSpec
@@ -73,11 +56,6 @@ class AbstractEmbeddingReparam(AbstractReparam):
     Attributes:
         Embed: The axes of a vector.
         Vocab: The vocabulary axis.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> issubclass(hax.nn.mup.EmbeddingMup, hax.nn.mup.AbstractEmbeddingReparam)
-        True
     """
 
     Embed: AxisSpec
@@ -90,13 +68,7 @@ class AbstractEmbeddingReparam(AbstractReparam):
 
 
 class LinearStandardParam(AbstractLinearReparam):
-    """The standard parametrization of a linear layer: weights of standard deviation 1 / sqrt(inputs).
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.mup.LinearStandardParam.init_scale(*hax.make_axes(embed=4, mlp=8))
-        0.5
-    """
+    """The standard parametrization of a linear layer: weights of standard deviation 1 / sqrt(inputs)."""
 
     lr_scale = active_scale = 1  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
@@ -107,13 +79,7 @@ class LinearStandardParam(AbstractLinearReparam):
 
 
 class InputLinearMup(AbstractLinearReparam):
-    """The parametrization of an input layer under muP: weights of standard deviation 1.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.mup.InputLinearMup.init_scale(*hax.make_axes(embed=4, mlp=8))
-        1
-    """
+    """The parametrization of an input layer under muP: weights of standard deviation 1."""
 
     lr_scale = active_scale = 1  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
@@ -124,13 +90,7 @@ class InputLinearMup(AbstractLinearReparam):
 
 
 class HiddenLinearMup(LinearStandardParam):
-    """The parametrization of a hidden layer under muP: the learning rate is divided by the number of inputs.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.mup.HiddenLinearMup(*hax.make_axes(embed=4, mlp=8)).lr_scale
-        0.25
-    """
+    """The parametrization of a hidden layer under muP: the learning rate is divided by the number of inputs."""
 
     @property
     def lr_scale(self) -> float:
@@ -139,13 +99,7 @@ class HiddenLinearMup(LinearStandardParam):
 
 
 class OutputLinearMup(InputLinearMup):
-    """The parametrization of an output layer under muP: products are divided by the number of inputs.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.mup.OutputLinearMup(*hax.make_axes(embed=4, mlp=8)).active_scale
-        0.25
-    """
+    """The parametrization of an output layer under muP: products are divided by the number of inputs."""
 
     @property
     def active_scale(self) -> float:
@@ -154,13 +108,7 @@ class OutputLinearMup(InputLinearMup):
 
 
 class EmbeddingStandardParam(AbstractEmbeddingReparam):
-    """The standard parametrization of an embedding: weights of standard deviation 1 / vector size.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.mup.EmbeddingStandardParam.init_scale(*hax.make_axes(vocab=8, embed=4))
-        0.25
-    """
+    """The standard parametrization of an embedding: weights of standard deviation 1 / vector size."""
 
     lr_scale = active_scale = unembed_active_scale = 1  # pyright: ignore
 
@@ -171,13 +119,7 @@ class EmbeddingStandardParam(AbstractEmbeddingReparam):
 
 
 class EmbeddingMup(AbstractEmbeddingReparam):
-    """The parametrization of an embedding under muP: scores are divided by the vector size.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.mup.EmbeddingMup(*hax.make_axes(embed=4, vocab=8)).unembed_active_scale
-        0.25
-    """
+    """The parametrization of an embedding under muP: scores are divided by the vector size."""
 
     lr_scale = active_scale = 1  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
@@ -193,12 +135,6 @@ class EmbeddingMup(AbstractEmbeddingReparam):
 
 
 class ReparamEnabled(ABC):
-    """A module with a parametrization.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> issubclass(hax.nn.Linear, hax.nn.mup.ReparamEnabled)
-        True
-    """
+    """A module with a parametrization."""
 
     reparam: Any

@@ -32,11 +32,6 @@ class LayerNormBase(ModuleWithStateDictSerialization):
         bias: Array with these axes, or None.
         eps: Added to the variance.
         dtype: The dtype to compute in, at least float32 if None.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> issubclass(hax.nn.RmsNorm, hax.nn.normalization.LayerNormBase)
-        True
     """
 
     axis: AxisSpec = eqx.field(static=True)
