@@ -339,6 +339,7 @@ from .partitioning import (
     MeshPartitionHelper as MeshPartitionHelper,
     PathShardingRule as PathShardingRule,
     PhysicalAxisSpec as PhysicalAxisSpec,
+    Policy as Policy,
     Precision as Precision,
     ResourceMapping as ResourceMapping,
     ResourceMappings as ResourceMappings,

@@ -48,9 +48,10 @@ def make_pipeline(mesh: Any) -> tuple[Callable[..., Any], list[Any]]:
 
     stack = eqx.filter_eval_shape(Stacked.init(Layers, Block, gradient_checkpointing=True), key=jax.random.key(0))
     x = eqx.filter_eval_shape(lambda: nym.zeros((Batch, Embed), dtype=jnp.bfloat16))
-    entries = {"batch": "data", "layers": "stage", "mlp": "model"}
-    mapping = nym.AxisMapping(entries, microbatches={"batch": MICROBATCHES})
-    return nym.named_jit(jax.value_and_grad(compute_loss), mapping, in_axis_resources=mapping), [stack, x]
+    mapping = {"batch": "data", "layers": "stage", "mlp": "model"}
+    policy = nym.Policy(microbatches={"batch": MICROBATCHES})
+    step = nym.named_jit(jax.value_and_grad(compute_loss), mapping, in_axis_resources=mapping, policy=policy)
+    return step, [stack, x]
 
 
 def make_pipeline_by_hand(mesh: Any) -> tuple[Callable[..., Any], list[Any]]:

@@ -34,7 +34,7 @@ from axonym import NamedArray
 
 
 COMPUTE = {"batch": ("data", "expert"), "experts": "expert"}
-PARAMETERS = {**COMPUTE, "embed": "data"}  # between steps; a device stores a part of its experts only
+PARAMETERS = COMPUTE | {"embed": "data"}  # between steps; a device stores a part of its experts only
 TEXTS = "loss {task.fields[loss]:.3f} bits per byte", "busiest expert {task.fields[busiest]:.1%} of tokens"
 
 

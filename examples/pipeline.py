@@ -42,8 +42,8 @@ def compute_loss(model: Transformer, inputs: NamedArray, targets: NamedArray) ->
     return nym.nn.cross_entropy_loss(model(inputs), "vocab", targets).scalar()
 
 
-def make_train_step(optimizer: Any, parameters: Any, compute: Any) -> Any:
-    @nym.fsdp(parameters, compute, donate_args=(True, True))
+def make_train_step(optimizer: Any, parameters: Any, compute: Any, policy: Any) -> Any:
+    @nym.fsdp(parameters, compute, policy=policy, donate_args=(True, True))
     def train_step(model: Transformer, state: Any, inputs: NamedArray, targets: NamedArray) -> Any:
         loss, gradients = jax.value_and_grad(compute_loss)(model, inputs, targets)
         updates, state = optimizer.update(gradients, state, model)
@@ -55,9 +55,11 @@ def make_train_step(optimizer: Any, parameters: Any, compute: Any) -> Any:
 class Trainer:
     """A model in training on a mesh, with one mapping for parameters between steps and one for computing."""
 
-    def __init__(self, model: Transformer, optimizer: Any, mesh: Any, parameters: Any, compute: Any) -> None:
+    def __init__(
+        self, model: Transformer, optimizer: Any, mesh: Any, parameters: Any, compute: Any, policy: Any = None
+    ) -> None:
         self.mesh, self.compute = mesh, compute
-        self.step = make_train_step(optimizer, parameters, compute)
+        self.step = make_train_step(optimizer, parameters, compute, policy)
         with jax.set_mesh(mesh), nym.axis_mapping(parameters):
             self.model = nym.shard(model)
             self.state = nym.named_jit(optimizer.init)(self.model)
@@ -115,14 +117,15 @@ def run(args: argparse.Namespace) -> None:
     schedule = nym.nn.PipelineSchedule(mesh.shape["stage"], args.microbatches, args.repeats)
     console.print(str(schedule), markup=False)
 
-    compute = nym.AxisMapping({"batch": "data", "layers": "stage"}, microbatches={"batch": args.microbatches})
+    compute = {"batch": "data", "layers": "stage"}
+    policy = nym.Policy(microbatches={"batch": args.microbatches})
     optimizer: Any = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(3e-3))
     with jax.set_mesh(None):
         model = nym.named_jit(Transformer.init)(axes, key=jax.random.key(args.seed))
     expected = Trainer(model, optimizer, single, {}, {})
     if args.repeats > 1:  # stored in the order in which the stages hold the layers
         model = eqx.tree_at(lambda model: model.blocks, model, model.blocks.interleave(schedule.stages, args.repeats))
-    pipeline = Trainer(model, optimizer, mesh, PARAMETERS, compute)
+    pipeline = Trainer(model, optimizer, mesh, PARAMETERS, compute, policy)
     weight = pipeline.model.blocks.stacked.up.weight
     console.print(f"a weight of the layers: {eqx.tree_pformat(weight)}", markup=False)
 

@@ -37,8 +37,8 @@ from axonym import NamedArray
 
 
 COMPUTE = {"batch": "data", "heads": "model", "mlp": "model", "vocab": "model"}
-PARAMETERS = {**COMPUTE, "embed": "data"}  # between steps; each layer gathers its own weights when it runs
-SAMPLING = {**COMPUTE, "batch": None}  # for a batch of one
+PARAMETERS = COMPUTE | {"embed": "data"}  # between steps; each layer gathers its own weights when it runs
+SAMPLING = COMPUTE | {"batch": None}  # for a batch of one
 SHAPES = ("layers", "embed")  # options that set the shapes of the parameters
 
 
@@ -60,9 +60,9 @@ def compute_loss(model: Transformer, inputs: NamedArray, targets: NamedArray) ->
 
 
 def make_train_step(optimizer: Any, gather_dtype: str | None = None, compute_dtype: str | None = None) -> Any:
-    precision = nym.Precision(computing=compute_dtype)
+    policy = nym.Policy(precision=nym.Precision(computing=compute_dtype), gather_dtype=gather_dtype)
 
-    @nym.fsdp(PARAMETERS, COMPUTE, gather_dtype=gather_dtype, precision=precision, donate_args=(True, True))
+    @nym.fsdp(PARAMETERS, COMPUTE, policy=policy, donate_args=(True, True))
     def train_step(model: Transformer, state: Any, inputs: NamedArray, targets: NamedArray) -> Any:
         loss, gradients = jax.value_and_grad(compute_loss)(model, inputs, targets)
         updates, state = optimizer.update(gradients, state, model)

@@ -34,7 +34,7 @@ from axonym import NamedArray
 
 
 COMPUTE = {"batch": "data", "heads": "model", "mlp": "model"}
-PARAMETERS = {**COMPUTE, "embed": "data"}  # between steps
+PARAMETERS = COMPUTE | {"embed": "data"}  # between steps
 HELD_OUT = 384
 TEXTS = "loss {task.fields[loss]:.3f}", "held-out accuracy {task.fields[accuracy]:.1%}"
 

@@ -141,8 +141,8 @@ def stages():
     def run(layers, microbatches):
         Layers = nym.Axis("layers", layers)
         stack = nym.nn.Stacked(nym.zeros(Layers), Layers)
-        mapping = nym.AxisMapping({"layers": "data", "batch": "model"}, microbatches=microbatches)
-        with jax.set_mesh(make_mesh()), nym.axis_mapping(mapping):
+        mapping, policy = {"layers": "data", "batch": "model"}, nym.Policy(microbatches=microbatches)
+        with jax.set_mesh(make_mesh()), nym.axis_mapping(mapping, policy=policy):
             stack.fold_via(lambda layer, x: x + layer)(make_array())
 
     show(run, 6, {"batch": 4})

@@ -78,7 +78,7 @@ class _OperandLayout(NamedTuple):
     """An `Ambient` for a single operation without an active mapping: axes are sharded as they are in the operands."""
 
     layout: AxisLayout
-    mapping = None  # what `current_mapping` returns meanwhile
+    mapping = policy = None  # what `current_mapping` and `current_policy` return meanwhile
 
     def constrain(self, array: Any, names: Names) -> Any:
         return array

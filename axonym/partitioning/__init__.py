@@ -14,6 +14,7 @@ from ._mapping import (
 from ._mesh_partition_helper import MeshPartitionHelper as MeshPartitionHelper
 from ._microbatch import microbatch as microbatch
 from ._offloaded_optimizer import offloaded_optimizer as offloaded_optimizer
+from ._policy import Policy as Policy
 from ._precision import Precision as Precision
 from ._resolve_spec import (
     physical_axis_name as physical_axis_name,

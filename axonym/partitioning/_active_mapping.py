@@ -4,7 +4,7 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -26,6 +26,7 @@ from ._active_mesh import MeshLike, get_abstract_mesh
 from ._gather import find_batch_axes, find_typed_axes, gather_reduced
 from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from ._placement import select_axis_type
+from ._policy import Policy, check_policy, current_policy, warn_of_typos
 from ._resolve_spec import resolve_sharding, resolve_spec
 from ._rounded_gather import gather_rounded
 from ._shard import shard_array
@@ -44,10 +45,12 @@ class ActiveMapping(tuple[object]):
 
     mapping: AxisMapping
     stored: AxisMapping | None  # by which parameters are sharded until they are used
+    policy: Policy
 
-    def __new__(cls, mapping: AxisMapping, stored: AxisMapping | None = None) -> Self:
-        active = super().__new__(cls, (_find_mapping_key(mapping, stored),))
-        active.mapping, active.stored = mapping, stored
+    def __new__(cls, mapping: AxisMapping, stored: AxisMapping | None = None, policy: Policy | None = None) -> Self:
+        policy = policy or Policy()
+        active = super().__new__(cls, (_find_mapping_key(mapping, stored, policy),))
+        active.mapping, active.stored, active.policy = mapping, stored, policy
         return active
 
     def constrain(self, array: Any, names: Names) -> Any:
@@ -57,11 +60,10 @@ class ActiveMapping(tuple[object]):
             return shard_array(array, names, self.mapping)
 
     def gather(self, array: Any, names: Names, may_be_reduced: bool) -> Any:
-        stored = self.mapping if self.stored is None else self.stored
-        gather_dtype = stored.find_gather_dtype(names)
-        if stored.precision is None:
+        gather_dtype = self.policy.find_gather_dtype(names)
+        if self.policy.precision is None:
             return self._gather(array, names, may_be_reduced, gather_dtype)
-        dtype, sum_dtype = stored.precision.find_gather_dtypes(names, array.dtype)
+        dtype, sum_dtype = self.policy.precision.find_gather_dtypes(names, array.dtype)
         gather = functools.partial(self._gather, names=names, may_be_reduced=may_be_reduced)
         # Other parameters have gradients that are complete where they are computed.
         if dtype == sum_dtype or not may_be_reduced or self.stored is None:
@@ -153,9 +155,9 @@ class ActiveMapping(tuple[object]):
 
     def find_stages(self, name: str, size: int) -> StagePlan | None:
         mesh = get_abstract_mesh()
-        if mesh is None or self.mapping.microbatches is None or not self.mapping.mesh_axes(name):
+        if mesh is None or self.policy.microbatches is None or not self.mapping.mesh_axes(name):
             return None
-        [(axis, microbatches)] = self.mapping.microbatches.items()
+        axis, microbatches = self.policy.microbatches
         is_manual = {axis: kind == AxisType.Manual for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)}
         mesh_axes = tuple(axis for axis in self.mapping.mesh_axes(name) if not is_manual.get(axis, True))
         stages = count_parts(mesh_axes, mesh)
@@ -177,15 +179,14 @@ class ActiveMapping(tuple[object]):
             )
         replicates_uneven = self.mapping.uneven == "replicate"
         stage_mapping = _assign_mesh_axes(self.mapping.merged({name: None}), STAGE, mesh_axes)
-        computing = ActiveMapping(stage_mapping)
         collecting = ActiveMapping(_assign_mesh_axes(self.mapping, name, mesh_axes))
         if self.stored is None:
+            computing = ActiveMapping(stage_mapping, policy=self.policy)
             return StagePlan(stages, axis, microbatches, replicates_uneven, computing, computing, computing, collecting)
         stored = _assign_mesh_axes(self.stored, STAGE, mesh_axes)
-        gathering = ActiveMapping(stage_mapping, stored)
-        return StagePlan(
-            stages, axis, microbatches, replicates_uneven, ActiveMapping(stored), gathering, computing, collecting
-        )
+        storing, computing = ActiveMapping(stored), ActiveMapping(stage_mapping)
+        gathering = ActiveMapping(stage_mapping, stored, self.policy)
+        return StagePlan(stages, axis, microbatches, replicates_uneven, storing, gathering, computing, collecting)
 
 
 def _assign_mesh_axes(mapping: AxisMapping, name: str, mesh_axes: tuple[str, ...]) -> AxisMapping:
@@ -197,11 +198,12 @@ def _assign_mesh_axes(mapping: AxisMapping, name: str, mesh_axes: tuple[str, ...
 
 
 class _MappingKey:
-    """The object by which JAX knows equal mappings."""
+    """The object by which JAX knows equal mappings with equal policies."""
 
 
 @shared_object
-def _find_mapping_key(mapping: AxisMapping, stored: AxisMapping | None) -> _MappingKey:
+def _find_mapping_key(mapping: AxisMapping, stored: AxisMapping | None, policy: Policy) -> _MappingKey:
+    warn_of_typos(policy, [mapping] if stored is None else [mapping, stored])
     return _MappingKey()
 
 
@@ -233,15 +235,14 @@ class axis_mapping(contextlib.ContextDecorator):
         fallback: A sharding rule for plain arrays: a `ShardingRule`, or any hashable object whose `apply(array)`
             returns a `PartitionSpec`; see `AxisMapping`.
         uneven: What happens to an axis whose size is not divisible: `"error"`, or `"replicate"` to replicate it.
-        precision: A `Precision`, in whose type for computing layers use parameters; see `AxisMapping`.
-        microbatches: Into how many microbatches a pipeline divides an axis, as in `{"batch": 8}`; see `AxisMapping`.
+        policy: In which types layers use parameters, and whether they are stages; with `merge`, None is the policy of
+            the outer mapping.
         **entries: More entries, by keyword.
 
     Raises:
-        TypeError: If a name or a mesh axis is not a string, `merge` is not a boolean, `precision` is not a `Precision`,
-            or the decorated function is a generator or asynchronous.
-        ValueError: If an entry names a mesh axis twice, or `precision` computes or adds up gradients by patterns of
-            paths.
+        TypeError: If a name or a mesh axis is not a string, `merge` is not a boolean, `policy` is not a `Policy`, or
+            the decorated function is a generator or asynchronous.
+        ValueError: If an entry names a mesh axis twice.
 
     Example:
         >>> import axonym as nym
@@ -259,8 +260,7 @@ class axis_mapping(contextlib.ContextDecorator):
         merge: bool = False,
         fallback: Any = None,
         uneven: Uneven | None = None,
-        precision: Any = None,
-        microbatches: Mapping[str, int] | None = None,
+        policy: Policy | None = None,
         **entries: PhysicalAxisSpec | None,
     ) -> None:
         if not isinstance(merge, bool):
@@ -269,24 +269,15 @@ class axis_mapping(contextlib.ContextDecorator):
                 f"`merge` of `axis_mapping` is True or False, not {format_value(merge)}; to map an axis named "
                 "'merge', put it into a mapping: `axis_mapping({'merge': ...})`.",
             )
+        check_policy(policy, "axis_mapping")
         # The options of an `AxisMapping` count as given; without them, `merge` keeps those of the outer mapping.
-        gather_dtype = None
         if isinstance(mapping, AxisMapping):
             fallback = mapping.fallback if fallback is None else fallback
             uneven = uneven or mapping.uneven
-            gather_dtype = mapping.gather_dtype
-            precision = mapping.precision if precision is None else precision
-            microbatches = mapping.microbatches if microbatches is None else microbatches
         self._merge, self._fallback = merge, fallback
         self._uneven: Uneven | None = uneven
-        self._mapping = AxisMapping(mapping).merged(
-            entries,
-            fallback=fallback,
-            uneven=uneven,
-            gather_dtype=gather_dtype,
-            precision=precision,
-            microbatches=microbatches,
-        )
+        self._mapping = AxisMapping(mapping).merged(entries, fallback=fallback, uneven=uneven)
+        self._policy = policy
         self._active = _ActiveManagers()
 
     def __call__(self, func: F) -> F:
@@ -314,17 +305,11 @@ class axis_mapping(contextlib.ContextDecorator):
         vars(self).update(state, _active=_ActiveManagers())
 
     def __enter__(self) -> Self:
-        mapping, outer = self._mapping, current_mapping()
+        mapping, policy, outer = self._mapping, self._policy, current_mapping()
         if self._merge and outer is not None:
-            mapping = outer.merged(
-                mapping,
-                fallback=self._fallback,
-                uneven=self._uneven,
-                gather_dtype=mapping.gather_dtype,
-                precision=mapping.precision,
-                microbatches=mapping.microbatches,
-            )
-        manager = mapping_context(ActiveMapping(mapping))
+            mapping = outer.merged(mapping, fallback=self._fallback, uneven=self._uneven)
+            policy = current_policy() if policy is None else policy
+        manager = mapping_context(ActiveMapping(mapping, policy=policy))
         manager.__enter__()
         self._active.managers.append(manager)
         return self

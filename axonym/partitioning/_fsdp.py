@@ -15,9 +15,8 @@ from .._ground.jax_compat import is_tracing
 from ..named._sharding import mapping_context
 from ._active_mesh import get_active_mesh
 from ._leaves import ShardedBy, require_complete_mapping
-from ._mapping import AxisMapping, GatherDtype, ResourceMapping, current_mapping
-from ._precision import Precision
-from ._resolve_spec import find_mapping
+from ._mapping import AxisMapping, ResourceMapping, current_mapping
+from ._policy import Policy
 from ._shard import shard_tree
 from .jit._named_jit import NamedJit, named_jit
 
@@ -32,8 +31,7 @@ def fsdp(
     parameter_mapping: ResourceMapping,
     compute_mapping: ResourceMapping,
     *,
-    gather_dtype: GatherDtype | None = None,
-    precision: Precision | None = None,
+    policy: Policy | None = None,
     **options: Any,
 ) -> NamedJit[Args, R]: ...
 @overload
@@ -41,8 +39,7 @@ def fsdp(
     parameter_mapping: ResourceMapping,
     compute_mapping: ResourceMapping,
     *,
-    gather_dtype: GatherDtype | None = None,
-    precision: Precision | None = None,
+    policy: Policy | None = None,
     **options: Any,
 ) -> Callable[[Callable[Args, R]], NamedJit[Args, R]]: ...
 def fsdp(  # pyright: ignore[reportInconsistentOverload]
@@ -50,8 +47,7 @@ def fsdp(  # pyright: ignore[reportInconsistentOverload]
     parameter_mapping: Any = None,
     compute_mapping: Any = None,
     *,
-    gather_dtype: GatherDtype | None = None,
-    precision: Precision | None = None,
+    policy: Policy | None = None,
     **options: Any,
 ) -> Any:
     """Compiles a function whose arguments and results are sharded one way and whose computation is sharded another.
@@ -70,14 +66,8 @@ def fsdp(  # pyright: ignore[reportInconsistentOverload]
             no argument can have two axes on one mesh axis. For a batch of embeddings, which would have them, also give
             `in_axis_resources=(parameter_mapping, compute_mapping)`, an entry for each argument.
         compute_mapping: Mapping that is active while the function is traced.
-        gather_dtype: The element type in which parameters are sent when they are gathered: `bfloat16`, `float16`,
-            `int8`, `float8_e4m3fn` or `float8_e5m2`; or a mapping from names of axes to these and None, of which the
-            first that a parameter has applies. None sends parameters in their own type, as do those that have fewer
-            bits. Layers get them in their own type again. Parameters themselves stay exact, and gradients are those of
-            a gather without rounding. It is an option of `AxisMapping`, too, for `parameter_mapping`.
-        precision: A `Precision`. Layers convert each parameter to its type for computing before they gather it, so that
-            they send and compute in that type. Its gradient is added up in the type for reductions, and comes back in
-            the type of the parameter. It is an option of `AxisMapping`, too, for `parameter_mapping`.
+        policy: In which types layers gather and use parameters, and into how many microbatches pipelines divide a
+            batch.
         **options: The other options of `named_jit`. `in_axis_resources` and `out_axis_resources` replace
             `parameter_mapping` for arguments or results.
 
@@ -85,16 +75,15 @@ def fsdp(  # pyright: ignore[reportInconsistentOverload]
         A compiled function; see `named_jit`.
 
     Raises:
-        TypeError: If one of the two mappings is missing, or `precision` is not a `Precision`.
-        ValueError: If `gather_dtype` is another type, `precision` computes or adds up gradients by patterns of paths,
-            or one of both is given together with `in_axis_resources`. When called, if gradients are to be added up in
-            another type than that of computing on a mesh that is not all Explicit.
+        TypeError: If one of the two mappings is missing, or `policy` is not a `Policy`.
+        ValueError: When called, if gradients are to be added up in another type than that of computing on a mesh that
+            is not all Explicit.
 
     Example:
         >>> import axonym as nym
         >>> import jax
         >>> compute = {"batch": "data", "mlp": "model"}
-        >>> @nym.fsdp({**compute, "embed": "data"}, compute)
+        >>> @nym.fsdp(compute | {"embed": "data"}, compute)
         ... def step(weight, batch):
         ...     return weight - nym.dot(batch, weight, axis="pixel").mean()
         >>> with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"))):
@@ -108,17 +97,9 @@ def fsdp(  # pyright: ignore[reportInconsistentOverload]
     if len(mappings) != 2 or None in mappings:
         raise TypeError("`fsdp` takes two mappings: one for parameters, and one for computing.")
     parameter_mapping, compute_mapping = mappings
-    for option, value in (("gather_dtype", gather_dtype), ("precision", precision)):
-        if value is not None and "in_axis_resources" in options:
-            raise ValueError(
-                f"`in_axis_resources` replaces the `parameter_mapping` of `fsdp`, which `{option}` belongs to; write "
-                f"`AxisMapping(..., {option}=...)` there."
-            )
-    if gather_dtype is not None or precision is not None:
-        parameter_mapping = find_mapping(parameter_mapping).merged({}, gather_dtype=gather_dtype, precision=precision)
     options.setdefault("in_axis_resources", parameter_mapping)
     options.setdefault("out_axis_resources", parameter_mapping)
-    return named_jit(fn, compute_mapping, **options)
+    return named_jit(fn, compute_mapping, policy=policy, **options)
 
 
 class Optimizer(NamedTuple):
@@ -173,7 +154,7 @@ def sharded_optimizer(
     Args:
         optimizer: Anything with `init(params)` and `update(gradients, state, params)`, such as an Optax optimizer.
         mapping: From names to mesh axes, for the state. It is complete: nothing of the active mapping is added, so
-            write `{**mapping, "embed": "data"}`. With `AxisMapping(..., uneven="replicate")` a small axis whose size
+            write `mapping | {"embed": "data"}`. With `AxisMapping(..., uneven="replicate")` a small axis whose size
             is not divisible is replicated, and with a `fallback` plain arrays are sharded too.
         parameter_mapping: Mapping that shards the updates: if None, the active mapping or, inside `fsdp`, its
             `parameter_mapping`. On Explicit meshes, where shardings are part of the types, and outside jit without any

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
 from .._ground.caches import cached_plan
@@ -29,12 +28,6 @@ ResourceMapping: TypeAlias = Mapping[str, PhysicalAxisSpec | None]
 Uneven: TypeAlias = Literal["error", "replicate"]
 
 
-GatherDtype: TypeAlias = Any
-"""An element type in which parameters are gathered, or a mapping from names of axes to element types."""
-
-_GATHER_DTYPES = ("bfloat16", "float16", "int8", "float8_e4m3fn", "float8_e5m2")
-
-
 def check_uneven(uneven: Any) -> Uneven:
     if uneven not in ("error", "replicate"):
         raise make_error(ValueError, f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
@@ -44,6 +37,9 @@ def check_uneven(uneven: Any) -> Uneven:
 class AxisMapping(Mapping[str, Any]):
     """Which mesh axes each named axis is sharded over, and what happens to axes that are missing or do not fit.
 
+    `mapping | {"pos": "context"}` is the mapping with an entry replaced. It keeps `fallback` and `uneven`, which
+    a dict made of its entries does not have.
+
     Args:
         entries: From names of array axes to mesh axes; None replicates an axis, as does leaving it out, but states that
             this is intended.
@@ -52,28 +48,22 @@ class AxisMapping(Mapping[str, Any]):
             returns None an array stays where it is; where it returns `P()` the array is replicated on all devices.
         uneven: What happens to an axis whose size is not divisible by its mesh axes: `"error"`, or `"replicate"` to
             replicate it.
-        gather_dtype: In which element type parameters that are stored by this mapping are gathered; see `fsdp`.
-        precision: A `Precision`, whose `computing` and `reductions` layers use: those of the mapping that parameters
-            are stored by under `fsdp`, of the active mapping elsewhere.
-        microbatches: Into how many microbatches a pipeline divides an axis, as in `{"batch": 8}`. With it, layers of
-            `Stacked` whose axis is mapped are the stages of a pipeline.
 
     Raises:
-        TypeError: If a name or a mesh axis is not a string, the fallback is not a rule or not hashable, or `precision`
-            is not a `Precision`.
-        ValueError: If an entry names a mesh axis twice, `uneven` or `gather_dtype` is something else, or `precision`
-            computes or adds up gradients by patterns of paths.
+        TypeError: If a name or a mesh axis is not a string, or the fallback is not a rule or not hashable.
+        ValueError: If an entry names a mesh axis twice, or `uneven` is something else.
 
     Example:
         >>> from axonym.partitioning import AxisMapping
         >>> AxisMapping({"batch": "data", "mlp": ["model"]}) == AxisMapping({"mlp": "model", "batch": ("data",)})
         True
+        >>> AxisMapping({"batch": "data"}, uneven="replicate") | {"batch": None, "mlp": "model"}
+        AxisMapping({'mlp': 'model'}, uneven='replicate')
     """
 
-    __slots__ = ("_axes", "_gather_dtype", "_hash", "_microbatches", "_replicated", "fallback", "precision", "uneven")
+    __slots__ = ("_axes", "_hash", "_replicated", "fallback", "uneven")
 
     fallback: Any
-    precision: Any
     uneven: Uneven
 
     def __init__(
@@ -82,26 +72,22 @@ class AxisMapping(Mapping[str, Any]):
         *,
         fallback: Any = None,
         uneven: Uneven = "error",
-        gather_dtype: GatherDtype | None = None,
-        precision: Any = None,
-        microbatches: Mapping[str, int] | None = None,
     ) -> None:
         check_uneven(uneven)
         mesh_axes = {name: _parse_mesh_axes(name, value) for name, value in _get_mapping_entries(entries).items()}
         axes = {name: value for name, value in mesh_axes.items() if value}
-        gather_dtypes = _parse_gather_dtype(gather_dtype, tuple(mesh_axes))
         _check_fallback(fallback)
-        _check_precision(precision, tuple(mesh_axes))
-        part_counts = _parse_microbatches(microbatches)
         set_slot = functools.partial(object.__setattr__, self)  # `__setattr__` raises
         set_slot("_axes", axes)
         set_slot("_replicated", frozenset(mesh_axes) - frozenset(axes))
         set_slot("fallback", fallback)
         set_slot("uneven", uneven)
-        set_slot("_gather_dtype", gather_dtypes)
-        set_slot("precision", precision)
-        set_slot("_microbatches", part_counts)
-        set_slot("_hash", hash((frozenset(axes.items()), fallback, uneven, gather_dtypes, precision, part_counts)))
+        set_slot("_hash", hash((frozenset(axes.items()), fallback, uneven)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of axes that have an entry, which may be None."""
+        return *self._axes, *self._replicated
 
     def mesh_axes(self, name: str) -> tuple[str, ...]:
         """Returns the mesh axes of a named axis, none if it is not mapped."""
@@ -111,50 +97,31 @@ class AxisMapping(Mapping[str, Any]):
         """Returns whether a named axis has an entry, which may be None."""
         return name in self._axes or name in self._replicated
 
-    def find_gather_dtype(self, names: Sequence[str]) -> Any:
-        """Returns the element type in which a parameter with these axes is gathered; None for its own."""
-        if not isinstance(self._gather_dtype, tuple):
-            return self._gather_dtype
-        return next((dtype for name, dtype in self._gather_dtype if name in names), None)
-
     def merged(
         self,
         entries: ResourceMapping,
         *,
         fallback: Any = None,
         uneven: Uneven | None = None,
-        gather_dtype: GatherDtype | None = None,
-        precision: Any = None,
-        microbatches: Mapping[str, int] | None = None,
     ) -> "AxisMapping":
-        """Returns this mapping with some entries replaced, or removed where they are None.
+        """Returns this mapping with some entries replaced, or removed where they are None; `|` does so, too.
 
         Args:
             entries: The new entries.
             fallback: Another fallback rule; this mapping's rule if None.
             uneven: What happens to uneven axes; as in this mapping if None.
-            gather_dtype: In which element type parameters are gathered; as in this mapping if None.
-            precision: In which element types layers compute; as in this mapping if None.
-            microbatches: Into how many microbatches a pipeline divides an axis; as in this mapping if None.
         """
         return AxisMapping(
             {**_get_mapping_entries(self), **_get_mapping_entries(entries)},
             fallback=self.fallback if fallback is None else fallback,
             uneven=uneven or self.uneven,
-            gather_dtype=self.gather_dtype if gather_dtype is None else gather_dtype,
-            precision=self.precision if precision is None else precision,
-            microbatches=self.microbatches if microbatches is None else microbatches,
         )
 
-    @property
-    def gather_dtype(self) -> Any:
-        """The element type in which parameters are gathered, or a dict from names of axes to types."""
-        return dict(self._gather_dtype) if isinstance(self._gather_dtype, tuple) else self._gather_dtype
+    def __or__(self, entries: ResourceMapping) -> "AxisMapping":
+        return self.merged(entries) if isinstance(entries, Mapping) else NotImplemented
 
-    @property
-    def microbatches(self) -> dict[str, int] | None:
-        """The axis that a pipeline divides into microbatches, and their number; None if layers are no stages."""
-        return dict([self._microbatches]) if self._microbatches else None
+    def __ror__(self, entries: ResourceMapping) -> "AxisMapping":
+        return AxisMapping(entries).merged(self, fallback=self.fallback, uneven=self.uneven)
 
     def __getitem__(self, name: str) -> PhysicalAxisSpec:
         """Returns the mesh axis of a named axis, a tuple if there are several."""
@@ -174,8 +141,7 @@ class AxisMapping(Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         """Compares entries and options; a plain mapping is compared by its entries."""
         if isinstance(other, AxisMapping):
-            options = self.uneven, self.fallback, self._gather_dtype, self.precision, self._microbatches
-            other_options = other.uneven, other.fallback, other._gather_dtype, other.precision, other._microbatches
+            options, other_options = (self.uneven, self.fallback), (other.uneven, other.fallback)
             return self._axes == other._axes and options == other_options
         return super().__eq__(other)
 
@@ -187,21 +153,12 @@ class AxisMapping(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles entries and options, without the hash, which differs between processes."""
-        options = {
-            "fallback": self.fallback,
-            "uneven": self.uneven,
-            "gather_dtype": self.gather_dtype,
-            "precision": self.precision,
-            "microbatches": self.microbatches,
-        }
-        return functools.partial(AxisMapping, **options), (_get_mapping_entries(self),)
+        make_mapping = functools.partial(AxisMapping, fallback=self.fallback, uneven=self.uneven)
+        return make_mapping, (_get_mapping_entries(self),)
 
     def __repr__(self) -> str:
         options = "" if self.fallback is None else f", fallback={self.fallback!r}"
         options += "" if self.uneven == "error" else f", uneven={self.uneven!r}"
-        options += "" if self.gather_dtype is None else f", gather_dtype={self.gather_dtype!r}"
-        options += "" if self.precision is None else f", precision={self.precision!r}"
-        options += "" if self.microbatches is None else f", microbatches={self.microbatches!r}"
         return f"AxisMapping({dict(self)}{options})"
 
 
@@ -220,84 +177,6 @@ def _check_fallback(rule: Any) -> None:
             f"A `fallback` is part of the key of compiled functions, and a {type(rule).__name__} is not hashable; "
             "make it a frozen dataclass.",
         ) from None
-
-
-def _parse_gather_dtype(gather_dtype: Any, entries: tuple[str, ...]) -> Any:
-    """Returns an element type, or pairs of names and element types, which may be None; warns of mistyped names.
-
-    Args:
-        gather_dtype: The option of a mapping.
-        entries: The names of its entries.
-    """
-    if not isinstance(gather_dtype, Mapping):
-        return _check_gather_dtype(gather_dtype)
-    for name in gather_dtype:
-        check_name(name)
-        _warn_of_typo("gather_dtype", name, entries)
-    return tuple([(name, _check_gather_dtype(dtype)) for name, dtype in gather_dtype.items()]) or None
-
-
-def _warn_of_typo(option: str, name: str, entries: tuple[str, ...]) -> None:
-    if name not in entries and (similar := [entry for entry in entries if is_typo(name, entry)]):
-        warn_once(f"`{option}` has axis {name!r}, and the mapping has {similar[0]!r}; correct the name")
-
-
-def parse_dtype(dtype: Any) -> Any:
-    """Returns an element type, None if it is none."""
-    try:
-        return jnp.dtype(dtype)
-    except (TypeError, ValueError):
-        return None
-
-
-def _check_gather_dtype(gather_dtype: Any) -> Any:
-    if gather_dtype is None:
-        return None
-    dtype = parse_dtype(gather_dtype)
-    if dtype is None or dtype.name not in _GATHER_DTYPES:
-        raise make_error(
-            ValueError,
-            f"`gather_dtype` is one of {', '.join(map(repr, _GATHER_DTYPES))}, or a mapping from names of axes to "
-            f"these and None, not {format_value(gather_dtype)}.",
-        )
-    return dtype
-
-
-def _check_precision(precision: Any, entries: tuple[str, ...]) -> None:
-    """Raises an error of what is no `Precision` for layers, and warns of mistyped names."""
-    if precision is None:
-        return
-    if not callable(getattr(type(precision), "find_gather_dtypes", None)):
-        raise make_error(
-            TypeError,
-            f"`precision` is a `Precision`, such as `nym.Precision(computing='bfloat16')`, not "
-            f"{format_value(precision)}.",
-        )
-    for option in ("computing", "reductions"):
-        types = getattr(precision, option)
-        for key, _ in types if isinstance(types, tuple) else ():
-            if isinstance(key, str):
-                _warn_of_typo(option, key, entries)
-            elif key is not ...:
-                raise ValueError(
-                    f"pattern {key.pattern!r} in `{option}` of a `Precision` needs paths, and layers know only the "
-                    "names of their parameters; name axes, or convert parameters with `cast_computing` where the model "
-                    "is called"
-                )
-
-
-def _parse_microbatches(microbatches: Any) -> tuple[str, int] | None:
-    """Returns the axis that a pipeline divides, and the number of its microbatches; None if none is given."""
-    if microbatches is None:
-        return None
-    pairs = list(microbatches.items()) if isinstance(microbatches, Mapping) else []
-    if len(pairs) != 1 or not isinstance(pairs[0][0], str) or type(pairs[0][1]) is not int or pairs[0][1] < 1:
-        raise make_error(
-            ValueError,
-            "`microbatches` is the name of an axis and into how many parts a pipeline divides it, as in "
-            f"{{'batch': 8}}, not {format_value(microbatches)}.",
-        )
-    return pairs[0]
 
 
 def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:

@@ -1,6 +1,6 @@
 """Element types of parameters, computing, reductions and optimizer state, by axis or path: `Precision`.
 
-An `AxisMapping` holds it for the layers, which ask by the names of a parameter. Trees are converted by names and paths.
+A `Policy` holds it for the layers, which ask by the names of a parameter. Trees are converted by names and paths.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from .._ground.errors import make_error
 from .._ground.formats import format_value
 from .._ground.similar_names import is_typo
 from ._leaves import describe_leaves, get_array_shape
-from ._mapping import check_name, parse_dtype, warn_once
+from ._mapping import check_name, warn_once
 
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ class Precision:
 
     Args:
         parameters: What `cast_parameters` converts to.
-        computing: What `cast_computing` converts to and, where an `AxisMapping` or `fsdp` has this precision, what
-            layers convert parameters to before they gather them, by names of axes alone. Gradients come back in the
+        computing: What `cast_computing` converts to and, where a `Policy` has this precision, what layers convert
+            parameters to before they gather them, by names of axes alone. Gradients come back in the
             stored type.
         reductions: In which type the gradients of the parameters that layers gather under `fsdp` are added up over
             devices, by names of axes alone; that of computing by default. It needs a mesh of Explicit axes.
@@ -155,6 +155,14 @@ def _parse_element_types(option: str, types: Any) -> Any:
         if not isinstance(key, re.Pattern | EllipsisType):
             check_name(key)
     return tuple((key, _parse_element_type(option, dtype)) for key, dtype in types)
+
+
+def parse_dtype(dtype: Any) -> Any:
+    """Returns an element type, None if it is none."""
+    try:
+        return jnp.dtype(dtype)
+    except (TypeError, ValueError):
+        return None
 
 
 def _parse_element_type(option: str, dtype: Any) -> str | None:

@@ -1,6 +1,6 @@
 """Gathers of stored parameters in few bits: devices round their shards, and send those.
 
-`gather_dtype` of an `AxisMapping` asks for them. The stored parameter, the master copy, stays exact, and its gradient
+`gather_dtype` of a `Policy` asks for them. The stored parameter, the master copy, stays exact, and its gradient
 is that of a gather without rounding, a straight-through estimate (Bengio et al., 2013,
 https://arxiv.org/abs/1308.3432).
 

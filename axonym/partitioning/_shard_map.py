@@ -28,6 +28,7 @@ from ._active_mapping import ActiveMapping
 from ._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
 from ._mapping import AxisMapping, ResourceMapping, as_mapping
 from ._placement import constrain_arrays, move_arrays, rewrap_arrays, select_axis_type
+from ._policy import current_policy
 from ._resolve_spec import resolve_spec
 
 
@@ -152,11 +153,12 @@ def shard_map(
         dynamic, static = eqx.partition((args, kwargs), is_array)
         arguments, treedef = _infer_arguments(dynamic, in_specs, region)
         placed = jax.tree.unflatten(treedef, _place_arguments(arguments, region))
+        policy = current_policy()
         static_results: list[Any] = []
 
         def body(dynamic: Any) -> Any:
             args, kwargs = eqx.combine(dynamic, static)
-            with mapping_context(ActiveMapping(region.mapping)):
+            with mapping_context(ActiveMapping(region.mapping, policy=policy)):
                 arrays, static_result = eqx.partition(fn(*args, **kwargs), is_array)
             static_results[:] = [static_result]
             return arrays

@@ -28,6 +28,7 @@ from ..partitioning._leaves import (
 )
 from ..partitioning._mapping import AxisMapping, ResourceMapping, as_mapping, warn_unknown_mesh_axes
 from ..partitioning._placement import choose_target
+from ..partitioning._policy import Policy, check_policy, current_policy
 from ..partitioning._resolve_spec import describe_dimension, resolve_spec
 from ..partitioning._shard import (
     apply_fallback_rules,
@@ -474,6 +475,7 @@ def explain(
     mesh: MeshLike | None = None,
     *,
     compute_mapping: ResourceMapping | None = None,
+    policy: Policy | None = None,
 ) -> Explanation:
     """Explains how the arrays of a tree are sharded, axis by axis, and why; nothing is moved.
 
@@ -486,7 +488,7 @@ def explain(
     and random keys by their data. Leaves that are not arrays are left out. Inside `shard_map` sizes refer to one
     shard, and devices that differ in Manual mesh axes alone count once.
 
-    If the mapping that computes has `microbatches`, the schedules of layers that are stages of a pipeline are drawn.
+    If the policy has `microbatches`, the schedules of layers that are stages of a pipeline are drawn.
 
     Args:
         tree: Any tree of arrays, `jax.ShapeDtypeStruct`s or traced arrays.
@@ -496,6 +498,7 @@ def explain(
             also says where its gradient is added up, if its layer lets JAX do so on shards; see "Where gradients are
             added up" in the documentation. It knows of the mesh axes of the batch over which parameters are gathered,
             not of others that shard the data, such as those of positions.
+        policy: The policy of `fsdp`; that of the active mapping if None.
 
     Returns:
         The explanation: print it, or use its attributes.
@@ -523,13 +526,15 @@ def explain(
     """
     active, arrays = as_mapping(mapping), list_arrays(tree)
     check_mesh(mesh)
+    check_policy(policy, "explain")
     if active is not None:
         target = resolve_mesh(mesh, "`explain` with a mapping")
         computing = None if compute_mapping is None else as_mapping(compute_mapping)
         if computing is not None:
             warn_unknown_mesh_axes(computing, target)
         explanation = _explain_with_mapping(arrays, active, computing, target)
-        return replace(explanation, pipelines=_find_pipelines(tree, computing or active, target))
+        pipelines = _find_pipelines(tree, computing or active, policy or current_policy(), target)
+        return replace(explanation, pipelines=pipelines)
     if compute_mapping is not None:
         raise ValueError(
             "`explain` takes a `compute_mapping` beside the mapping by which parameters are stored; give both, as to "
@@ -579,12 +584,14 @@ class _LayerStack(Protocol):
         ...
 
 
-def _find_pipelines(tree: Any, mapping: AxisMapping, mesh: MeshLike) -> dict[str, PipelineSchedule]:
+def _find_pipelines(
+    tree: Any, mapping: AxisMapping, policy: Policy | None, mesh: MeshLike
+) -> dict[str, PipelineSchedule]:
     """Returns the schedule of each layer axis that a mapping divides into stages."""
     pipelines: dict[str, PipelineSchedule] = {}
-    if mapping.microbatches is None:
+    if policy is None or policy.microbatches is None:
         return pipelines
-    [microbatches] = mapping.microbatches.values()
+    _, microbatches = policy.microbatches
     for stack in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, _LayerStack)):
         if not isinstance(stack, _LayerStack):
             continue

@@ -26,7 +26,7 @@ from axonym import NamedArray
 
 
 COMPUTE = {"batch": "data", "mlp": "model"}
-PARAMETERS = {**COMPUTE, "mlp": ("model", "data")}  # between steps, and in checkpoints
+PARAMETERS = COMPUTE | {"mlp": ("model", "data")}  # between steps, and in checkpoints
 OPTIMIZER: Any = optax.adam(3e-3)
 STOPPED = os.EX_TEMPFAIL  # the exit code of a run that is to be started again
 

@@ -195,13 +195,12 @@ def find_problems(way: str, axis_types: tuple[AxisType, ...], problems: Sequence
         return [transform(problem, *pair) for problem, pair in zip(problems, arguments, strict=True)]
 
     def compute_on_mesh(problem: Problem, parameters: list[Any], examples: list[Any]) -> Any:
-        microbatches = {problem.batch: 2} if way == "pipeline" else None
-        compute = problem.compute.merged(entries, microbatches=microbatches)
-        stored = problem.stored.merged(entries)
+        policy = nym.Policy(microbatches={problem.batch: 2}) if way == "pipeline" else None
+        compute, stored = problem.compute | entries, problem.stored | entries
+        placed = None, stored, compute
         try:
-            return nym.fsdp(transform, stored, compute, in_axis_resources=(None, stored, compute))(
-                problem, parameters, examples
-            )
+            step = nym.fsdp(transform, stored, compute, policy=policy, in_axis_resources=placed)
+            return step(problem, parameters, examples)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 

@@ -83,8 +83,8 @@ def test_stages_compute_what_one_device_computes(sizes, axis_types, microbatches
     expected = differentiate_on_one_device(BLOCKS, X, FACTORS, GATES)
     stored = {**MAPPING, "embed": "data"}
     with jax.set_mesh(nym.create_mesh(sizes, AXES, axis_types=axis_types)):
-        mapping = nym.AxisMapping(MAPPING, microbatches={"batch": microbatches})
-        step = nym.fsdp(differentiate, stored, mapping)
+        policy = nym.Policy(microbatches={"batch": microbatches})
+        step = nym.fsdp(differentiate, stored, MAPPING, policy=policy)
         inputs = nym.shard((X, FACTORS, GATES), MAPPING)
         interleaved = nym.shard(BLOCKS.interleave(sizes[0], repeats), stored)
         value, (gradients, *others) = step(interleaved, *inputs)
@@ -110,10 +110,10 @@ def test_the_batch_may_be_sharded_over_the_stages_of_a_sequence_outside_of_them(
     expected = eqx.filter_jit(differentiate)((stack, X, FACTORS, GATES))
     blocks = BlockSeq(stack.unstacked(), Layers, True)
     mesh = nym.create_mesh((2, 2), ("stage", "data"), devices=jax.devices()[:4], axis_types="explicit")
-    mapping = nym.AxisMapping({"batch": ("data", "stage"), "layers": "stage"}, microbatches={"batch": 2})
+    mapping, policy = {"batch": ("data", "stage"), "layers": "stage"}, nym.Policy(microbatches={"batch": 2})
     with jax.set_mesh(mesh):
         arguments = *nym.shard((blocks, X), mapping), *nym.shard((FACTORS, GATES), {"layers": "stage"})
-        compute = nym.named_jit(differentiate, in_axis_resources={}, out_axis_resources={}, axis_resources=mapping)
+        compute = nym.named_jit(differentiate, mapping, in_axis_resources={}, out_axis_resources={}, policy=policy)
         value, (gradients, *others) = jax.device_get(compute(arguments))
     gradients = Stacked(gradients.vmap_via(lambda layer: layer)(), Layers, True)
     assert_close((value, (gradients, *others)), expected)
@@ -127,7 +127,7 @@ def test_stages_compute_outside_of_jit():
 
     expected = run(layers, x)
     mesh = nym.create_mesh((2, 2, 2), AXES, axis_types="explicit")
-    with jax.set_mesh(mesh), nym.axis_mapping(MAPPING, microbatches={"batch": 2}):
+    with jax.set_mesh(mesh), nym.axis_mapping(MAPPING, policy=nym.Policy(microbatches={"batch": 2})):
         assert_close(run(*nym.shard((layers, x))), expected)
 
 
@@ -141,9 +141,9 @@ def test_random_keys_differ_between_layers_and_microbatches():
 
         return blocks.scan_via(step)(nym.zeros(Batch), key=key)[1]
 
-    mapping = nym.AxisMapping({"layers": "stage"}, microbatches={"batch": 2})
+    policy = nym.Policy(microbatches={"batch": 2})
     with jax.set_mesh(mesh):
-        drawn = nym.named_jit(draw_noise, axis_resources=mapping)(jax.random.key(0))
+        drawn = nym.named_jit(draw_noise, {"layers": "stage"}, policy=policy)(jax.random.key(0))
     assert drawn.names == ("layers", "batch")
     assert len(np.unique(np.asarray(drawn.array))) == Layers.size * Batch.size
 
@@ -169,32 +169,23 @@ def test_interleaved_layers_are_the_same_layers():
 
 def test_a_turn_sends_activations_to_the_next_stage_alone():
     with jax.set_mesh(nym.create_mesh((2, 2, 2), AXES, axis_types="explicit")):
-        mapping = nym.AxisMapping({"batch": "data", "layers": "stage"}, microbatches={"batch": 4})
+        mapping, policy = {"batch": "data", "layers": "stage"}, nym.Policy(microbatches={"batch": 4})
         arguments = nym.shard((BLOCKS, X, FACTORS), mapping)
 
         def run(blocks, x, factors):
             apply = blocks.fold_via(lambda block, x, factor: block(x, factor, nym.ones(()))[0])
             return apply(x.rename({"input": "embed"}), factors)
 
-        text = nym.named_jit(run, axis_resources=mapping).lower(*arguments).compile().as_text()
+        text = nym.named_jit(run, mapping, policy=policy).lower(*arguments).compile().as_text()
         kinds = ["all-gather", "all-reduce", "collective-permute"]
         # In each turn the activations, and at the end those of the last stage; no weights.
         assert [len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds] == [0, 1, 1]
 
 
-def test_mappings_keep_microbatches():
-    mapping = nym.AxisMapping(MAPPING, microbatches={"batch": 4})
-    assert mapping.microbatches == {"batch": 4}
-    assert mapping != nym.AxisMapping(MAPPING)
-    assert mapping == eval(repr(mapping), {"AxisMapping": nym.AxisMapping})
-    assert mapping.merged({"pos": "model"}).microbatches == {"batch": 4}
-    with nym.axis_mapping(mapping), nym.axis_mapping({"pos": "model"}, merge=True):
-        current = nym.current_mapping()
-        assert current is not None
-        assert current.microbatches == {"batch": 4}
+def test_what_are_no_microbatches_is_an_error():
     for wrong in (4, {"batch": 0}, {"batch": 2, "pos": 2}, {"batch": True}):
         with pytest.raises(ValueError, match=r"`microbatches` is the name of an axis and .* as in \{'batch': 8\}, not"):
-            nym.AxisMapping(MAPPING, microbatches=wrong)  # pyright: ignore[reportArgumentType]
+            nym.Policy(microbatches=wrong)
 
 
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
@@ -215,9 +206,9 @@ def test_types_orders_and_values_that_fail_outside_of_the_batch(axis_types):
     stack = Stacked(nym.arange(Layers) + 0.5, Layers)
     x = nym.random.uniform(jax.random.key(0), (Embed, Batch), minval=1.0, maxval=4.0)
     expected = jax.jit(compute_gradients)(stack, x)
-    mapping = nym.AxisMapping({"layers": "stage", "batch": "data"}, microbatches={"batch": 4})
+    mapping, policy = {"layers": "stage", "batch": "data"}, nym.Policy(microbatches={"batch": 4})
     with jax.set_mesh(nym.create_mesh((4, 2), ("stage", "data"), axis_types=axis_types)):
-        results = nym.named_jit(compute_gradients, axis_resources=mapping)(*nym.shard((stack, x), mapping))
+        results = nym.named_jit(compute_gradients, mapping, policy=policy)(*nym.shard((stack, x), mapping))
     assert_close(results, expected)
     dtypes = [[x.dtype for x in jax.tree.leaves(tree)] for tree in (results, expected)]
     assert dtypes[0] == dtypes[1]
@@ -244,9 +235,9 @@ def test_weights_that_layers_use_as_plain_arrays():
     stack, x = Stacked(DRAW(Layers, Embed, Mlp) / 8, Layers), DRAW(Batch, Embed)
     expected = jax.jit(jax.grad(compute))(stack, x)
     with jax.set_mesh(nym.create_mesh((2, 4), ("stage", "data"), axis_types="explicit")):
-        mapping = nym.AxisMapping({"layers": "stage", "batch": "data"}, microbatches={"batch": 2})
+        mapping, policy = {"layers": "stage", "batch": "data"}, nym.Policy(microbatches={"batch": 2})
         arguments = nym.shard((stack.interleave(2, 2), x), mapping)
-        gradients = nym.named_jit(jax.grad(compute), axis_resources=mapping)(*arguments)
+        gradients = nym.named_jit(jax.grad(compute), mapping, policy=policy)(*arguments)
     assert_close(gradients.interleave(1, 1), expected)
 
 
@@ -254,7 +245,7 @@ def run_wrong(layers=8, microbatches=4, name="batch", interleaving=(1, 1)):
     Wrong = Layers.resize(layers)
     blocks = Stacked(nym.zeros((Wrong, Embed)), Wrong).interleave(*interleaving)
     mesh = nym.create_mesh((4, 2), ("stage", "data"))
-    with jax.set_mesh(mesh), nym.axis_mapping(MAPPING, microbatches={name: microbatches}):
+    with jax.set_mesh(mesh), nym.axis_mapping(MAPPING, policy=nym.Policy(microbatches={name: microbatches})):
         blocks.fold_via(lambda layer, x: x + layer)(X.rename({"input": "embed"}))
 
 
@@ -282,7 +273,7 @@ def test_layers_of_several_kinds_and_schedules_that_do_not_exist_are_refused():
         PipelineSchedule(0, 4)
     mesh = nym.create_mesh((2,), ("stage",), devices=jax.devices()[:2])
     blocks = BlockSeq((RmsNorm.init(Embed), nym.nn.LayerNorm.init(Embed)), Layers.resize(2))
-    with jax.set_mesh(mesh), nym.axis_mapping(MAPPING, microbatches={"batch": 2}):
+    with jax.set_mesh(mesh), nym.axis_mapping(MAPPING, policy=nym.Policy(microbatches={"batch": 2})):
         with refusal("which need layers of the same kind and axes; map the layer axis to None"):
             blocks.fold(X.rename({"input": "embed"}))
 

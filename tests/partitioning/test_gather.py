@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import AxisType
 
 import axonym as nym
-from axonym.partitioning import AxisMapping, _gather
+from axonym.partitioning import _gather
 from axonym.planner import communication_report
 from tests.hlo import Program
 from tests.partitioning.arrays import Block, assert_close
@@ -296,7 +296,7 @@ def test_layers_compute_with_rounded_parameters_and_gradients_are_those_without(
     expected_loss, gradients = jax.jit(jax.value_and_grad(compute_loss))(rounded, X)
     expected = jax.tree.map(lambda x, gradient: x - gradient, stack, gradients)
 
-    @nym.fsdp(STORED, COMPUTE, gather_dtype=dtype)
+    @nym.fsdp(STORED, COMPUTE, policy=nym.Policy(gather_dtype=dtype))
     def step(stack: Any, x: Any) -> Any:
         loss, gradients = jax.value_and_grad(compute_loss)(stack, x)
         return loss, jax.tree.map(lambda x, gradient: x - gradient, stack, gradients)
@@ -312,7 +312,7 @@ def test_a_quarter_is_gathered_of_what_32_bits_have_and_a_policy_can_save_it():
     """Norms are gathered as they are."""
 
     def report_gathers(gather_dtype: Any, checkpointing: Any) -> Any:
-        step = nym.fsdp(jax.grad(compute_loss), STORED, COMPUTE, gather_dtype=gather_dtype)
+        step = nym.fsdp(jax.grad(compute_loss), STORED, COMPUTE, policy=nym.Policy(gather_dtype=gather_dtype))
         return communication_report(step, make_stack(gradient_checkpointing=checkpointing), X)
 
     def sum_over(operation: str, report: Any, number: str) -> int:
@@ -346,7 +346,7 @@ def test_other_transformations_take_rounding_for_the_identity_and_conversions_fo
         return *nym.vmap(push_forward, "copy")(weight, tangent), hessian
 
     def compute_errors(**options: Any) -> list[float]:
-        results = nym.fsdp(differentiate, STORED, COMPUTE, **options)(*arguments)
+        results = nym.fsdp(differentiate, STORED, COMPUTE, policy=nym.Policy(**options))(*arguments)
         pairs = zip(get_arrays(results), get_arrays(expected), strict=True)
         return [np.linalg.norm(array - exact) / np.linalg.norm(exact) for array, exact in pairs]
 
@@ -363,7 +363,7 @@ def test_other_transformations_take_rounding_for_the_identity_and_conversions_fo
 @pytest.mark.parametrize(("wrong", "axis_types"), [(np.nan, "auto"), (np.inf, "explicit")])
 def test_what_is_not_finite_stays_so(wrong: float, axis_types: Any):
     weight = nym.zeros({"mlp": 128, "embed": 128}).at["embed", 3, "mlp", 5].set(wrong)
-    apply_rounded = nym.fsdp(apply, STORED, COMPUTE, gather_dtype="int8")
+    apply_rounded = nym.fsdp(apply, STORED, COMPUTE, policy=nym.Policy(gather_dtype="int8"))
     with use_mesh(axis_types, replica=1, data=4):
         result = np.asarray(apply_rounded(weight)["mlp", 5].array)
     assert np.isnan(result).all()
@@ -376,7 +376,7 @@ def test_microbatches_add_up_gradients_as_they_do_without_rounding():
         return nym.microbatch(jax.value_and_grad(compute_loss), "batch", 2, reduce_once="replica")(stack, x)
 
     with use_replicas():
-        rounded = nym.fsdp(step, STORED, COMPUTE, gather_dtype="float16").lower(stack, X).compile()
+        rounded = nym.fsdp(step, STORED, COMPUTE, policy=nym.Policy(gather_dtype="float16")).lower(stack, X).compile()
         results = rounded(stack, X)
     nym.planner.assert_communication(rounded, at_most_runs={"replica": 1})
     expected = jax.jit(jax.value_and_grad(compute_loss))(round_parameters(stack, "float16"), X)
@@ -386,30 +386,46 @@ def test_microbatches_add_up_gradients_as_they_do_without_rounding():
 def test_complex_parameters_are_gathered_as_they_are():
     weight = nym.random.normal(jax.random.key(4), {"mlp": 128, "embed": 128}).astype(jnp.complex64) * 1j
     with use_mesh("auto", replica=1, data=4):
-        result = nym.fsdp(apply, STORED, COMPUTE, gather_dtype="int8")(weight)
+        result = nym.fsdp(apply, STORED, COMPUTE, policy=nym.Policy(gather_dtype="int8"))(weight)
     np.testing.assert_allclose(
         np.asarray(result.array), np.asarray(apply(weight).rearrange(result.names).array), rtol=1e-4
     )
 
 
-def test_the_option_belongs_to_the_mapping_of_parameters():
-    mapping = AxisMapping(STORED, gather_dtype={"vocab": None, "embed": "int8"})
-    assert mapping.find_gather_dtype(("mlp", "embed")) == "int8"
-    assert mapping.find_gather_dtype(("vocab", "embed")) is None
-    assert mapping != AxisMapping(STORED)
-    with nym.axis_mapping(COMPUTE), nym.axis_mapping(mapping, merge=True):
-        assert nym.current_mapping() == mapping
-    assert eval(repr(mapping), {"AxisMapping": AxisMapping, "dtype": np.dtype}) == mapping
+def test_policies_are_values():
+    policy = nym.Policy(gather_dtype={"vocab": None, "embed": "int8"}, precision=HALF, microbatches={"batch": 4})
+    assert policy.find_gather_dtype(("mlp", "embed")) == "int8"
+    assert policy.find_gather_dtype(("vocab", "embed")) is None
+    assert policy != nym.Policy() and policy == dataclasses.replace(policy)
+    other = pickle.loads(pickle.dumps(policy))
+    assert (other, hash(other)) == (policy, hash(policy))
+    assert eval(repr(policy), {"Policy": nym.Policy, "Precision": nym.Precision, "dtype": np.dtype}) == policy
+    for wrong, error, message in (
+        ({"mlp": {"embed": "int8"}}, ValueError, r"and None, not \{'embed': 'int8'\}"),
+        ({Mlp: "int8"}, TypeError, r"Axis\(name='mlp', size=128\) is not a name; use 'mlp'"),
+        ("int4", ValueError, r"`gather_dtype` is one of 'bfloat16', .* and None, not 'int4'"),
+    ):
+        with pytest.raises(error, match=message):
+            nym.Policy(gather_dtype=wrong)
+
+
+def test_a_policy_is_used_with_a_mapping():
+    layer = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
+    apply = jax.jit(lambda layer: layer(nym.ones(Embed, dtype=jnp.bfloat16)))
+    with nym.axis_mapping(COMPUTE, policy=nym.Policy(precision=HALF)), nym.axis_mapping({"pos": None}, merge=True):
+        assert apply(layer).dtype == np.float32  # of bfloat16 and float16
+    for call in (
+        lambda policy: nym.fsdp(apply, STORED, COMPUTE, policy=policy),
+        lambda policy: nym.axis_mapping(COMPUTE, policy=policy),
+        lambda policy: nym.explain(layer, policy=policy),
+    ):
+        with pytest.raises(TypeError, match=r"`policy` of `\w+` is a `Policy`, such as .*, not 'int8'"):
+            call("int8")
+    with pytest.raises(ValueError, match="`policy` of `named_jit` belongs to a mapping; give `axis_resources`"):
+        nym.named_jit(apply, policy=nym.Policy())
     with pytest.warns(RuntimeWarning, match=r"`gather_dtype` has axis 'mpl', and the mapping has 'mlp'"):
-        AxisMapping(STORED, gather_dtype={"mpl": "int8"})
-    with pytest.raises(ValueError, match=r"and None, not \{'embed': 'int8'\}"):
-        AxisMapping(STORED, gather_dtype={"mlp": {"embed": "int8"}})
-    with pytest.raises(TypeError, match=r"Axis\(name='mlp', size=128\) is not a name; use 'mlp'"):
-        AxisMapping(STORED, gather_dtype={Mlp: "int8"})
-    with pytest.raises(ValueError, match=r"`in_axis_resources` replaces the `parameter_mapping` of `fsdp`"):
-        nym.fsdp(compute_loss, STORED, COMPUTE, gather_dtype="int8", in_axis_resources=(STORED, COMPUTE))
-    with pytest.raises(ValueError, match=r"`gather_dtype` is one of 'bfloat16', .* and None, not 'int4'"):
-        nym.fsdp(compute_loss, STORED, COMPUTE, gather_dtype="int4")
+        with nym.axis_mapping({"mlp": "model"}, policy=nym.Policy(gather_dtype={"mpl": "int8"})):
+            pass
 
 
 # Element types by name: what layers compute and devices send with a `Precision`.
@@ -447,7 +463,7 @@ def list_sent(compiled: Any) -> set[tuple[str, str]]:
 def test_layers_send_and_compute_in_half_of_the_bits(axis_types: Any):
     stack = make_stack(gradient_checkpointing=True)
     with use_mesh(axis_types):
-        step = nym.fsdp(jax.value_and_grad(compute_loss), STORED, COMPUTE, precision=HALF)
+        step = nym.fsdp(jax.value_and_grad(compute_loss), STORED, COMPUTE, policy=nym.Policy(precision=HALF))
         by_hand = nym.fsdp(jax.value_and_grad(compute_loss_by_hand), STORED, COMPUTE)(stack, HALF_X)
         compiled = step.lower(stack, HALF_X).compile()
         check_results(compiled(stack, HALF_X), by_hand, 1e-3)
@@ -462,7 +478,7 @@ def test_layers_send_and_compute_in_half_of_the_bits(axis_types: Any):
 )
 def test_gradients_are_added_up_in_the_type_for_reductions(types: Any, gathered: str, scattered: str):
     with use_mesh("explicit"):
-        step = nym.fsdp(jax.grad(compute_loss), STORED, COMPUTE, precision=nym.Precision(**types))
+        step = nym.fsdp(jax.grad(compute_loss), STORED, COMPUTE, policy=nym.Policy(precision=nym.Precision(**types)))
         compiled = step.lower(make_stack(), X.astype(types.get("computing", "float32"))).compile()
     sent = {pair for pair in list_sent(compiled) if pair[0] != "all-reduce"}
     assert sent == {("all-gather", gathered), ("reduce-scatter", scattered)}
@@ -479,7 +495,9 @@ def test_sums_in_32_bits_keep_what_16_bits_lose():
     with jax.set_mesh(nym.create_mesh((8,), ("data",), axis_types="explicit")):
         for reductions, is_exact in ((None, False), ({"embed": "float32"}, True), ({"vocab": "float32"}, False)):
             precision = dataclasses.replace(HALF, reductions=reductions)
-            gradient = nym.fsdp(jax.grad(compute_sum), *mappings, precision=precision)(layer, x).weight
+            gradient = nym.fsdp(jax.grad(compute_sum), *mappings, policy=nym.Policy(precision=precision))(
+                layer, x
+            ).weight
             assert bool((np.asarray(gradient.array) == 2055).all()) == is_exact
             assert gradient.dtype == np.float32
 
@@ -493,7 +511,7 @@ def test_reductions_need_explicit_axes_where_gradients_are_added_up():
         return nym.sum(layer(x)).scalar()
 
     value, gradient = (
-        nym.fsdp(function, {"embed": "data"}, {"batch": "data"}, precision=precision)
+        nym.fsdp(function, {"embed": "data"}, {"batch": "data"}, policy=nym.Policy(precision=precision))
         for function in (compute_sum, jax.grad(compute_sum))
     )
     with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"), axis_types="auto")):
@@ -510,7 +528,9 @@ def test_reductions_need_explicit_axes_where_gradients_are_added_up():
 def test_what_layers_convert_may_be_gathered_in_fewer_bits():
     stack = make_stack()
     precision = dataclasses.replace(HALF, reductions="float32")
-    step = nym.fsdp(jax.value_and_grad(compute_loss), STORED, COMPUTE, precision=precision, gather_dtype="int8")
+    step = nym.fsdp(
+        jax.value_and_grad(compute_loss), STORED, COMPUTE, policy=nym.Policy(precision=precision, gather_dtype="int8")
+    )
     with use_mesh("explicit"):
         compiled = step.lower(stack, HALF_X).compile()
         check_results(compiled(stack, HALF_X), compute_expected(), 0.1)
@@ -521,7 +541,7 @@ def test_what_layers_convert_may_be_gathered_in_fewer_bits():
 def test_microbatches_add_up_gradients_in_the_stored_type(axis_types: Any, reduce_once: Any):
     precision = dataclasses.replace(HALF, reductions="float32" if axis_types == "explicit" else None)
 
-    @nym.fsdp(STORED, COMPUTE, precision=precision)
+    @nym.fsdp(STORED, COMPUTE, policy=nym.Policy(precision=precision))
     def step(stack: Any, x: Any) -> Any:
         return nym.microbatch(jax.value_and_grad(compute_loss), "batch", 2, reduce_once=reduce_once)(stack, x)
 
@@ -530,7 +550,7 @@ def test_microbatches_add_up_gradients_in_the_stored_type(axis_types: Any, reduc
 
 
 @pytest.mark.parametrize("has_mesh", [False, True])
-def test_a_plain_mapping_has_a_precision_too(has_mesh: bool):
+def test_a_mapping_alone_has_a_precision_too(has_mesh: bool):
     layer = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
     x = nym.ones({"batch": 8, "embed": 128}, dtype=jnp.float16)
 
@@ -539,7 +559,7 @@ def test_a_plain_mapping_has_a_precision_too(has_mesh: bool):
 
     expected = jax.jit(lambda: HALF.cast_computing(layer)(x))()
     mesh = nym.create_mesh((4, 2), ("data", "model"), axis_types="explicit") if has_mesh else None
-    with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", "mlp": "model"}, precision=HALF):
+    with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", "mlp": "model"}, policy=nym.Policy(precision=HALF)):
         (_, result), gradient = jax.jit(jax.value_and_grad(apply, has_aux=True))(layer)
     assert result.dtype == np.float16
     assert_close(result, expected, 1e-2, 1e-2)
@@ -548,9 +568,10 @@ def test_a_plain_mapping_has_a_precision_too(has_mesh: bool):
 
 def test_stages_of_a_pipeline_compute_in_the_type_for_computing():
     stack = make_stack()
-    compute = AxisMapping({"batch": "data", "layers": "stage"}, microbatches={"batch": 4})
+    compute = {"batch": "data", "layers": "stage"}
     precision = dataclasses.replace(HALF, reductions="float32")
-    step = nym.fsdp(jax.value_and_grad(compute_loss), compute.merged({"embed": "data"}), compute, precision=precision)
+    policy = nym.Policy(precision=precision, microbatches={"batch": 4})
+    step = nym.fsdp(jax.value_and_grad(compute_loss), compute | {"embed": "data"}, compute, policy=policy)
     with jax.set_mesh(nym.create_mesh((4, 2), ("data", "stage"), axis_types="explicit")):
         compiled = step.lower(stack, HALF_X).compile()
         check_results(compiled(stack, HALF_X), compute_expected())
@@ -560,7 +581,7 @@ def test_stages_of_a_pipeline_compute_in_the_type_for_computing():
 def test_the_first_name_of_a_parameter_says_how_layers_compute():
     precision = nym.Precision(computing={"mlp": None, ...: "float16"})
     with use_mesh("explicit"):
-        step = nym.fsdp(jax.grad(compute_loss), STORED, COMPUTE, precision=precision)
+        step = nym.fsdp(jax.grad(compute_loss), STORED, COMPUTE, policy=nym.Policy(precision=precision))
         compiled = step.lower(make_stack(), X).compile()
     gathers = [each for each in Program(compiled.as_text()).collectives() if each.kind == "all-gather"]
     types = {(len(result.shape), result.dtype) for each in gathers for result in each.results}
@@ -622,7 +643,9 @@ def test_layers_do_with_a_precision_what_they_do_with_converted_parameters(make:
     computing = {"batch": ("replica", "data"), "vocab": "model"}
     stored = {**computing, "embed": "data"}
     with use_mesh(axis_types):
-        results = nym.fsdp(jax.value_and_grad(compute_loss), stored, computing, precision=precision)(layer)
+        results = nym.fsdp(jax.value_and_grad(compute_loss), stored, computing, policy=nym.Policy(precision=precision))(
+            layer
+        )
         check_results(results, nym.fsdp(jax.value_and_grad(compute_loss_by_hand), stored, computing)(layer), 2e-3)
 
 
@@ -631,7 +654,7 @@ def test_another_precision_is_another_program():
     apply = jax.jit(lambda layer: layer(nym.ones(Embed, dtype=jnp.bfloat16)))
     dtypes = []
     for computing in ("bfloat16", "float32", "bfloat16"):
-        with nym.axis_mapping(precision=nym.Precision(computing=computing)):
+        with nym.axis_mapping(policy=nym.Policy(precision=nym.Precision(computing=computing))):
             dtypes.append(apply(layer).dtype)
     assert dtypes == [jnp.bfloat16, np.float32, jnp.bfloat16]
 
@@ -707,15 +730,6 @@ def test_precisions_are_values():
     other = pickle.loads(pickle.dumps(precision))
     assert (other, hash(other)) == (precision, hash(precision))
     assert dataclasses.replace(precision, parameters=None) == nym.Precision(computing=types) != precision
-    mapping = AxisMapping(STORED, precision=HALF)
-    assert pickle.loads(pickle.dumps(mapping)) == mapping != AxisMapping(STORED)
-    assert hash(pickle.loads(pickle.dumps(mapping))) == hash(mapping)
-    assert repr(mapping).endswith("precision=Precision(computing='float16'))")
-    assert mapping.merged({"embed": None}).precision == HALF
-    with nym.axis_mapping(COMPUTE), nym.axis_mapping(mapping, merge=True):
-        assert nym.current_mapping() == mapping
-    with nym.axis_mapping(precision=HALF), nym.axis_mapping(STORED, merge=True):
-        assert nym.current_mapping() == mapping
 
 
 def test_what_is_no_precision_is_an_error():
@@ -732,11 +746,11 @@ def test_what_is_no_precision_is_an_error():
     with pytest.warns(RuntimeWarning, match="`parameters` has axis 'embd', and the arrays have 'embed'"):
         nym.Precision(parameters={"embd": "bfloat16"}).cast_parameters(tree)
     with pytest.warns(RuntimeWarning, match="`reductions` has axis 'replcia', and the mapping has 'replica'"):
-        AxisMapping({"replica": "data"}, precision=nym.Precision(reductions={"replcia": "float32"}))
-    with pytest.raises(TypeError, match=r"`precision` is a `Precision`, such as `nym.Precision\(.*\)`, not 'bfloat16'"):
-        AxisMapping(STORED, precision="bfloat16")
+        policy = nym.Policy(precision=nym.Precision(reductions={"replcia": "float32"}))
+        with nym.axis_mapping({"replica": "data"}, policy=policy):
+            pass
+    with pytest.raises(TypeError, match=r"is a `Precision`, such as `nym.Precision\(.*\)`, not 'bfloat16'"):
+        nym.Policy(precision="bfloat16")  # pyright: ignore[reportArgumentType]
     by_path = nym.Precision(computing={re.compile("head"): "bfloat16"})
     with pytest.raises(ValueError, match=r"pattern 'head' in `computing` of a `Precision` needs paths, .* or convert"):
-        nym.fsdp(compute_loss, STORED, COMPUTE, precision=by_path)
-    with pytest.raises(ValueError, match=r"`fsdp`, which `precision` belongs to; write `AxisMapping\(..., precision="):
-        nym.fsdp(compute_loss, STORED, COMPUTE, precision=HALF, in_axis_resources=(STORED, COMPUTE))
+        nym.Policy(precision=by_path)

@@ -105,14 +105,14 @@ CASES = {
 def train_case(name: str, axis_types: Any) -> np.ndarray:
     family, sizes, entries, options, microbatches, repeats = CASES[name]
     entries = {key: [axis for axis in np.atleast_1d(axes).tolist() if axis in sizes] for key, axes in entries.items()}
-    computing = nym.AxisMapping(entries, microbatches=microbatches and {"batch": microbatches})
+    policy = nym.Policy(microbatches={"batch": microbatches} if microbatches else None)
     stored = {**entries, "batch": None, "pos": None, "embed": "data" if "data" in sizes else None}
     model = make_model(family, **options)
     blocks = model.blocks.interleave(sizes.get("stage", 1), repeats)
     model = jax.tree.map(np.asarray, eqx.tree_at(lambda model: model.blocks, model, blocks))
     with jax.set_mesh(nym.create_mesh(tuple(sizes.values()), tuple(sizes), axis_types=axis_types)):
         model, state = nym.shard((model, init_state(model)), stored)
-        losses = nym.fsdp(train, stored, computing)(model, state, nym.shard(TOKENS, computing))
+        losses = nym.fsdp(train, stored, entries, policy=policy)(model, state, nym.shard(TOKENS, entries))
     return np.asarray(losses)
 
 

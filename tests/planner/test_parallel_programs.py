@@ -54,8 +54,8 @@ def test_a_pipeline_sends_activations_each_turn_and_gradients_once(stages: int, 
     stack = eqx.filter_eval_shape(Stacked.init(Layers, Block, gradient_checkpointing=True), key=jax.random.key(0))
     stack = dataclasses.replace(stack, interleaving=(stages, repeats) if repeats > 1 else (1, 1))
     x = eqx.filter_eval_shape(lambda: nym.zeros((Batch, Pos, Embed.alias("inputs")), dtype=jnp.bfloat16))
-    computing = nym.AxisMapping({"batch": "data", "layers": "stage"}, microbatches={"batch": microbatches})
-    step = nym.fsdp(jax.value_and_grad(compute_loss), {**computing, "embed": "data"}, computing)
+    computing, policy = {"batch": "data", "layers": "stage"}, nym.Policy(microbatches={"batch": microbatches})
+    step = nym.fsdp(jax.value_and_grad(compute_loss), computing | {"embed": "data"}, computing, policy=policy)
     data = 8 // stages
     collectives = report_collectives(step, stack, x, stage=stages, data=data)
 

@@ -331,8 +331,8 @@ def test_pipelines_are_drawn_where_they_can_run():
     Layers, Embed = nym.make_axes(layers=8, embed=4)
     stack = nym.nn.Stacked.init(Layers, nym.nn.RmsNorm)(Embed)
     mesh = nym.create_mesh((4, 2), ("stage", "data"))
-    mapping = nym.AxisMapping({"layers": "stage"}, microbatches={"batch": 4})
-    explanation = nym.explain(stack.interleave(4, 2), mapping, mesh)
+    policy = nym.Policy(microbatches={"batch": 4})
+    explanation = nym.explain(stack.interleave(4, 2), {"layers": "stage"}, mesh, policy=policy)
     assert explanation.pipelines == {"layers": nym.nn.PipelineSchedule(4, 4, 2)}
     assert explanation.to_dict()["pipelines"] == {"layers": {"stages": 4, "microbatches": 4, "repeats": 2}}
     heading, *rows = str(explanation).split("\n\n")[-1].split("\n")
@@ -343,8 +343,8 @@ def test_pipelines_are_drawn_where_they_can_run():
     assert rows == str(explanation.pipelines["layers"]).split("\n")[1:]
     assert "<pre>stage 0" in explanation._repr_html_()
     for microbatches, layers in ((2, stack), (4, stack.interleave(2, 2))):
-        other = nym.AxisMapping({"layers": "stage"}, microbatches={"batch": microbatches})
-        assert nym.explain(layers, other, mesh).pipelines == {}
+        other = nym.Policy(microbatches={"batch": microbatches})
+        assert nym.explain(layers, {"layers": "stage"}, mesh, policy=other).pipelines == {}
     assert nym.explain(stack, {"layers": "stage"}, mesh).pipelines == {}
 
 

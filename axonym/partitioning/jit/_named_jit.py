@@ -26,6 +26,7 @@ from ...named._static_result import ResultWithStatic, pack_result, unpack_result
 from .._active_mapping import ActiveMapping
 from .._active_mesh import get_abstract_mesh, require_mesh
 from .._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
+from .._policy import Policy, check_policy
 from .._shard import shard_by_mapping
 from ._arguments import ArgumentPartition, Signature, StaticArgs, is_array_type
 from ._axis_resources import EntrySharding, Mappings, ResourceMappings
@@ -39,7 +40,10 @@ R = TypeVar("R")
 
 _JIT_OPTIONS = frozenset({"keep_unused", "backend", "inline", "compiler_options"})
 _NAMED_JIT_OPTIONS = frozenset(
-    {"axis_resources", "in_axis_resources", "out_axis_resources", "donate_args", "donate_kwargs", "retrace_warning"}
+    {
+        *("axis_resources", "in_axis_resources", "out_axis_resources", "policy"),
+        *("donate_args", "donate_kwargs", "retrace_warning"),
+    }
 )
 _REMEDIES = {
     "static_argnums": "arguments that are not arrays are static already",
@@ -176,6 +180,7 @@ class NamedJit(Generic[Args, R]):
         mapping: AxisMapping | None,
         in_mappings: Mappings | None,
         out_mappings: Mappings | None,
+        policy: Policy | None,
         donation: tuple[Any, Any],
         retrace_warning: bool,
         options: Mapping[str, Any],
@@ -189,7 +194,7 @@ class NamedJit(Generic[Args, R]):
         self.options = {"donate_args": donation[0], "donate_kwargs": donation[1], **options}
         self._fn: Callable[..., Any] = fn
         self._signature = Signature(fn)
-        self._mapping = mapping
+        self._mapping, self._policy = mapping, policy
         self._in_mappings, self._out_mappings = in_mappings, out_mappings
         self._stored = None if in_mappings is None else in_mappings.find_stored(mapping)
         if in_mappings is not None:
@@ -370,7 +375,7 @@ class NamedJit(Generic[Args, R]):
         is_sharding = bool(self._mapping) if self._out_mappings is None else self._out_mappings.is_sharding
         if is_sharding:
             require_mesh(f"`{self._name}`, which has a mapping of its own,")
-        active_mapping = None if self._mapping is None else ActiveMapping(self._mapping, self._stored)
+        active_mapping = None if self._mapping is None else ActiveMapping(self._mapping, self._stored, self._policy)
         with contextlib.nullcontext() if active_mapping is None else mapping_context(active_mapping):
             with enter_scope("", None, (*args, *kwargs.values())):
                 result = self._fn(*args, **kwargs)
@@ -401,6 +406,7 @@ def named_jit(
     *,
     in_axis_resources: ResourceMappings | None = None,
     out_axis_resources: ResourceMappings | None = None,
+    policy: Policy | None = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
     retrace_warning: bool = True,
@@ -413,6 +419,7 @@ def named_jit(
     *,
     in_axis_resources: ResourceMappings | None = None,
     out_axis_resources: ResourceMappings | None = None,
+    policy: Policy | None = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
     retrace_warning: bool = True,
@@ -424,6 +431,7 @@ def named_jit(
     *,
     in_axis_resources: ResourceMappings | None = None,
     out_axis_resources: ResourceMappings | None = None,
+    policy: Policy | None = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
     retrace_warning: bool = True,
@@ -443,6 +451,8 @@ def named_jit(
             keyword-only arguments do then.
         out_axis_resources: Mapping that shards the results; `axis_resources` if None. A list or tuple has an entry for
             each of several results, with None for `axis_resources`.
+        policy: In which types layers use parameters, and whether they are stages of a pipeline. It needs
+            `axis_resources`.
         donate_args: For each positional argument, whether it is donated, so that its memory is reused: a boolean, a
             tree of booleans or a function from a leaf to a boolean. If an argument is moved on entry, the moved copy is
             donated. JAX warns of donated arrays that it cannot reuse, as in `jax.jit`.
@@ -460,7 +470,8 @@ def named_jit(
             called, a static leaf is not hashable.
         ValueError: If the function lacks an argument that is to be donated, or, when called, if there is a mapping but
             no mesh, an array cannot be sharded by its mapping, an argument is on other devices than the mesh, the
-            number of mappings differs from the number of arguments or results, or a donated array is passed twice.
+            number of mappings differs from the number of arguments or results, or a donated array is passed twice; and
+            if there is a `policy` without `axis_resources`.
 
     Warns:
         RuntimeWarning: If donated memory could not be reused, once for each trace, with the paths of the arrays; if a
@@ -485,6 +496,13 @@ def named_jit(
             remedy = suggest_name(option, options) or f"; it takes {', '.join(options)}."
         raise make_error(TypeError, f"`named_jit` has no option `{option}`{remedy}")
     check_flag("`retrace_warning`", retrace_warning)
+    check_policy(policy, "named_jit")
+    if policy is not None and axis_resources is None:
+        raise make_error(
+            ValueError,
+            "`policy` of `named_jit` belongs to a mapping; give `axis_resources`, or give the policy to the "
+            "`axis_mapping` that is active.",
+        )
     compiler_options = jit_options.get("compiler_options")
     if compiler_options is not None and not isinstance(compiler_options, Mapping):
         raise make_error(
@@ -497,6 +515,7 @@ def named_jit(
         mapping=None if axis_resources is None else as_mapping(axis_resources),
         in_mappings=None if in_axis_resources is None else Mappings(in_axis_resources),
         out_mappings=None if out_axis_resources is None else Mappings(out_axis_resources),
+        policy=policy,
         donation=(donate_args, donate_kwargs),
         retrace_warning=retrace_warning,
         options=jit_options,

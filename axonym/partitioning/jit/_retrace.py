@@ -25,6 +25,7 @@ from ...named._axis import Names
 from .._active_mesh import format_mesh_types, get_abstract_mesh
 from .._leaves import ARRAY_TYPES
 from .._mapping import AxisMapping, current_mapping
+from .._policy import Policy, current_policy
 from ._arguments import Signature, StaticArgs
 
 
@@ -54,6 +55,7 @@ class _Trace(NamedTuple):
     donated: tuple[Any, ...]  # the types of the donated arrays
     kept: tuple[Any, ...]  # those of the others
     mapping: AxisMapping | None
+    policy: Policy | None
     mesh: AbstractMesh | None
     settings: tuple[Any, ...]
 
@@ -72,7 +74,7 @@ class Traces:
         """Records what a trace depends on; called inside the traced function."""
         types = tuple(map(jax.typeof, donated)), tuple(map(jax.typeof, kept))
         settings = tuple(getattr(jax.config, name, None) for name in _SETTINGS)
-        trace = _Trace(static, *types, current_mapping(), get_abstract_mesh(), settings)
+        trace = _Trace(static, *types, current_mapping(), current_policy(), get_abstract_mesh(), settings)
         self._recent.append(trace)
         self.count += 1
         if (self._warns_of_numbers or self._warns_of_count) and os.environ.get("AXONYM_RETRACE_WARNING") != "off":
@@ -194,6 +196,7 @@ def _describe_trace(trace: _Trace, signature: Signature) -> _Nodes:
         nodes |= {("active mapping", f": {name!r}"): _make_static(mapping.get(name)) for name in sorted(mapping)}
         nodes["active mapping", ": uneven"] = _make_static(mapping.uneven)
         nodes["active mapping", ": fallback"] = _make_static(mapping.fallback)
+    nodes[("policy",)] = _make_static(trace.policy)
     nodes[("mesh",)] = _make_static(trace.mesh)
     for name, value in zip(_SETTINGS, trace.settings, strict=True):
         nodes[(f"JAX's setting `{name}`",)] = _make_static(value)

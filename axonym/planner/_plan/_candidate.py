@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from ...named._stages import PipelineSchedule
-from ...partitioning._mapping import AxisMapping
 from .._machine._described_devices import Topology, count_devices
 from .._machine._hardware import Hardware, get_hardware
 from .._program._collectives import MeshAxes
@@ -85,11 +84,6 @@ class Candidate:
         Typed reductions need Explicit ones. On Auto ones, stages would add up gradients over the batch in each turn.
         """
         return "explicit" if self.layers or self.has_typed_reductions else "auto"
-
-    @property
-    def compute_mapping(self) -> Mapping[str, MeshAxes]:
-        """The mapping while computing, for `axis_mapping` and `fsdp`: with stages an `AxisMapping`."""
-        return AxisMapping(self.compute, microbatches=self.microbatches) if self.microbatches else self.compute
 
     @property
     def stage_axes(self) -> MeshAxes:

@@ -74,11 +74,8 @@ class Plan(PlanRecord, PrintedTable):
 
     @property
     def compute(self) -> Mapping[str, MeshAxes]:
-        """The mapping of the best candidate while computing, for `axis_mapping` and `fsdp`.
-
-        If it has stages, it is an `AxisMapping` with their microbatches.
-        """
-        return self.best.candidate.compute_mapping
+        """The mapping of the best candidate while computing, for `axis_mapping` and `fsdp`."""
+        return self.best.candidate.compute
 
     @property
     def parameters(self) -> Mapping[str, MeshAxes]:
@@ -89,6 +86,11 @@ class Plan(PlanRecord, PrintedTable):
     def policy(self) -> str:
         """The best candidate's policy of rematerialization, by name; empty if the layers keep their own."""
         return self.best.candidate.policy
+
+    @property
+    def microbatches(self) -> Mapping[str, int]:
+        """Into how many microbatches the stages of the best candidate divide an axis, for `Policy`; empty without."""
+        return self.best.candidate.microbatches
 
     @property
     def gather(self) -> str:

@@ -21,6 +21,7 @@ from ...named._array import NamedArray, is_named_array
 from ...named._axis_layout import get_entry_axes
 from ...partitioning._fsdp import fsdp
 from ...partitioning._leaves import count_array_bytes
+from ...partitioning._policy import Policy
 from ...partitioning._rounded_gather import GATHERED
 
 
@@ -172,18 +173,16 @@ def make_named_shape(names: Sequence[str] | None, shape: Sequence[int], dtype: A
     return NamedShape(tuple(zip(names, shape, strict=True)), itemsize)
 
 
-def trace_named_program(
-    fn: Any, args: tuple[Any, ...], gather_options: Mapping[str, Any] | None = None
-) -> NamedProgram:
+def trace_named_program(fn: Any, args: tuple[Any, ...], gather_policy: Policy | None = None) -> NamedProgram:
     """Traces a function with a mesh axis for each named axis of its arguments.
 
     Args:
         fn: A plain function.
         args: Its arguments, in which shapes stand for arrays.
-        gather_options: Options of `fsdp`.
+        gather_policy: How parameters are gathered and used.
     """
     names = _list_names(args)
-    jaxpr = _trace_with_names(fn, args, {name: name for name in names}, gather_options).jaxpr
+    jaxpr = _trace_with_names(fn, args, {name: name for name in names}, gather_policy).jaxpr
     parameter_names = _list_names(args[:1])
     data_names = {*names} - {*parameter_names}
     variables = jaxpr.invars
@@ -239,12 +238,12 @@ def find_shared_names(fn: Any, args: tuple[Any, ...], named_program: NamedProgra
 
 
 def _trace_with_names(
-    fn: Any, args: tuple[Any, ...], mapping: Mapping[str, str], gather_options: Mapping[str, Any] | None = None
+    fn: Any, args: tuple[Any, ...], mapping: Mapping[str, str], gather_policy: Policy | None = None
 ) -> Any:
     """Traces a function on a mesh with an axis of size 1 for each name in a mapping."""
     mesh = AbstractMesh((1,) * len(mapping), tuple(mapping), axis_types=(AxisType.Explicit,) * len(mapping))
     with set_mesh(mesh):
-        return fsdp(fn, mapping, mapping, retrace_warning=False, **(gather_options or {})).trace(*args)
+        return fsdp(fn, mapping, mapping, policy=gather_policy, retrace_warning=False).trace(*args)
 
 
 def _list_names(tree: Any) -> tuple[str, ...]:

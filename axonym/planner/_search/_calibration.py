@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..._ground.formats import suggest_name
-from ...partitioning._mapping import AxisMapping
+from ...partitioning._policy import Policy
 from .._machine._described_devices import DescribedDevice, choose_whole_machine
 from .._plan._candidate import Candidate, Evaluation
 from .._program._collectives import MeshAxes
@@ -40,7 +40,7 @@ class Measurement:
             `"compute"`, `"attention"`, `"wait"` for all waiting or `"wait data"` for that along a mesh axis, and `"wait
             for the host"`. Without `"attention"`, that is part of `"compute"`.
         mesh: The sizes of all mesh axes, which are called as in the plan.
-        compute: The mesh axes of named axes while computing; with stages an `AxisMapping`, as `Plan.compute` is.
+        compute: The mesh axes of named axes while computing.
         parameters: The mesh axes of named axes between steps, those of `compute` if it has none for them.
         policy: The name of its policy in `policies`; empty if the layers keep their own.
         gather: The name of how it gathers parameters in `gathers`; empty if they are as they are stored.
@@ -49,6 +49,7 @@ class Measurement:
         args: The arguments of the step, which may be shapes, if more than these sizes differ, such as the number of
             layers; None for those of the plan.
         devices: The machine, as for `plan`; None for that of the plan.
+        microbatches: With stages, into how many microbatches they divide an axis.
 
     Example:
         >>> import axonym as nym
@@ -67,6 +68,7 @@ class Measurement:
     args: tuple[Any, ...] | None = None
     devices: str | Sequence[DescribedDevice] | None = None
     gather: str = ""
+    microbatches: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def calibrate(
     fn: Any,
     args: tuple[Any, ...],
     policies: Mapping[str, Any] | None,
-    gathers: Mapping[str, Mapping[str, Any]] | None,
+    gathers: Mapping[str, Policy] | None,
     compiler: CandidateCompiler,
     log: SearchProgress,
 ) -> Calibration:
@@ -211,7 +213,7 @@ def _screen_measured(
     fn: Any,
     args: tuple[Any, ...],
     policies: Mapping[str, Any] | None,
-    gathers: Mapping[str, Mapping[str, Any]] | None,
+    gathers: Mapping[str, Policy] | None,
     compiler: CandidateCompiler,
 ) -> Prospect:
     """Returns the measured candidate with its step."""
@@ -222,7 +224,7 @@ def _screen_measured(
     args = args if measured.args is None else tuple(measured.args)
     [variant] = list_variants(fn, args, policy, options or None, collections.Counter(), sizes or None, gather)
     program = variant.named_program
-    microbatches = (measured.compute.microbatches if isinstance(measured.compute, AxisMapping) else None) or {}
+    microbatches = measured.microbatches
     fixed = {"mesh": measured.mesh, "compute": measured.compute, "parameters": measured.parameters}
     parsed = parse_fixed(fixed, (*program.parameter_names, *program.data_names), len(compiler.devices), "measured")
     layers = tuple(name for name in program.layer_names if microbatches and parsed.compute.get(name))

@@ -69,12 +69,13 @@ class CandidateCompiler:
         """
         candidate = known.candidate
         try:
-            compute, mesh = candidate.compute_mapping, self.make_link_model(candidate).mesh
+            mesh = self.make_link_model(candidate).mesh
             args = variant.args
             if candidate.has_offloaded_state:
                 args = place_state_on_host(args, mesh.abstract_mesh)
-            options = {**self.jit_options, **variant.gather_options}
-            step = fsdp(variant.fn, candidate.parameters, compute, retrace_warning=False, **options)
+            policy = replace(variant.gather_policy, microbatches=candidate.microbatches)
+            options = {"policy": policy, "retrace_warning": False, **self.jit_options}
+            step = fsdp(variant.fn, candidate.parameters, candidate.compute, **options)
             program = compile_for(
                 step,
                 *args,

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from ..._ground.formats import suggest_name
 from ...named._array import NamedArray, is_named_array
+from ...partitioning._policy import Policy
 from ...partitioning.jit._named_jit import NamedJit
 from ...report._format import format_bytes
 from .._compiler._compile_cache import choose_cache_folder
@@ -44,7 +45,7 @@ def plan(
     fixed: Mapping[str, Mapping[str, Any]] | None = None,
     policies: Mapping[str, Any] | Literal["auto"] | None = None,
     options: Mapping[str, Sequence[Any]] | None = None,
-    gathers: Mapping[str, Mapping[str, Any]] | None = None,
+    gathers: Mapping[str, Policy] | None = None,
     offload_state: bool = False,
     sizes: Mapping[str, Sequence[int]] | None = None,
     serve: str | None = None,
@@ -76,9 +77,9 @@ def plan(
             policies that save values with names of `tree_checkpoint_name` in the layers, those first that save most
             seconds for each byte. A note has the policy of the best candidate.
         options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
-        gathers: How to try to gather parameters and to add up their gradients, by a name of your own: the options
-            `gather_dtype` and `precision` of `fsdp`, such as `{"exact": {}, "int8": {"gather_dtype": "int8"}}`. They
-            change what a step computes. A precision with `reductions` is planned on Explicit mesh axes.
+        gathers: How to try to gather parameters and to add up their gradients, policies of `fsdp` by
+            a name of your own, such as `{"exact": Policy(), "int8": Policy(gather_dtype="int8")}`. They change what a
+            step computes. A precision with `reductions` is planned on Explicit mesh axes.
         offload_state: Whether to try the optimizer state in the memory of the host as well, for a step that updates it
             by an optimizer of `offloaded_optimizer`.
         sizes: By axis of the data, the sizes to try, such as `{"batch": (256, 512, 1024)}`, instead of those of `args`.

@@ -62,7 +62,7 @@ def _save_names(
     variant = vary_policy(prospect.variant, ScanCheckpointPolicy(save_block_internals=names))
     if variant is None:
         return prospect
-    variant = replace(variant, named_program=trace_named_program(variant.fn, variant.args, variant.gather_options))
+    variant = replace(variant, named_program=trace_named_program(variant.fn, variant.args, variant.gather_policy))
     return Screening(variant, hardware, make_link_model).screen(prospect.estimate.candidate)
 
 

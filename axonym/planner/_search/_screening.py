@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from ...partitioning._mapping import AxisMapping
+from ...partitioning._policy import Policy
 from .._machine._hardware import Hardware
 from .._plan._candidate import Candidate, Evaluation
 from .._program._collectives import MeshAxes, count_sent_bytes
@@ -66,7 +66,6 @@ class Screening:
         self, variant: StepVariant, hardware: Hardware, make_link_model: Callable[[Candidate], LinkModel]
     ) -> None:
         self._variant, self._hardware, self._make_link_model = variant, hardware, make_link_model
-        self._gather_mapping = AxisMapping({}, gather_dtype=variant.gather_options.get("gather_dtype"))
 
     def screen(self, candidate: Candidate) -> Prospect:
         """Returns the estimate of a candidate, and whether it is likely to fit."""
@@ -93,7 +92,7 @@ class Screening:
             for shape, count in named_program.offloaded.items()
         ]
         computing += 2 * sum(offloaded) / self._hardware.hbm_bandwidth  # out of the memory and back into it
-        traffic = _Traffic(candidate, self._make_link_model(candidate), named_program, self._gather_mapping)
+        traffic = _Traffic(candidate, self._make_link_model(candidate), named_program, self._variant.gather_policy)
         for product, runs in named_program.products.items():
             computing += runs * _estimate_product(product, candidate, self._hardware)
             traffic.add_operands(product, runs)
@@ -130,10 +129,10 @@ class _Traffic:
     """The collectives of a candidate: the seconds waited for, those beside computing, and the bytes sent."""
 
     def __init__(
-        self, candidate: Candidate, links: LinkModel, named_program: NamedProgram, gather_mapping: AxisMapping
+        self, candidate: Candidate, links: LinkModel, named_program: NamedProgram, gather_policy: Policy
     ) -> None:
         self._candidate, self._links, self._named_program = candidate, links, named_program
-        self._gather_mapping = gather_mapping
+        self._gather_policy = gather_policy
         self.waiting: dict[MeshAxes, float] = {}
         self.hidden: dict[MeshAxes, float] = {}
         self.sent: collections.Counter[MeshAxes] = collections.Counter()
@@ -206,7 +205,7 @@ class _Traffic:
 
     def _find_gathered_itemsize(self, parameter: NamedShape, itemsize: float) -> float:
         """Returns the bytes in which an element of a parameter is sent, which is that of computing or rounded."""
-        dtype = self._gather_mapping.find_gather_dtype([name for name, _ in parameter.dims])
+        dtype = self._gather_policy.find_gather_dtype([name for name, _ in parameter.dims])
         return itemsize if dtype is None else min(itemsize, jnp.dtype(dtype).itemsize)
 
     def _add(self, kind: str, size: float, axes: MeshAxes, runs: int, seconds: dict[MeshAxes, float]) -> None:

@@ -15,7 +15,7 @@ from ..._ground.formats import suggest_name
 from ...named._array import NamedArray, is_named_array
 from ...nn import LayerStack, Stacked
 from ...partitioning._leaves import ARRAY_TYPES
-from ...partitioning._mapping import AxisMapping
+from ...partitioning._policy import Policy
 from ...tree_util import resize_axis
 from .._program._arguments import group_arguments, map_optimizer_state
 from .._program._named_program import (
@@ -41,7 +41,7 @@ class StepVariant:
         model_flops: The floating-point operations of the step, without recomputation.
         sequences: The sequences that the step serves; 0 if it trains.
         gather: The name of how parameters are gathered; empty if they are as they are stored.
-        gather_options: The options of `fsdp` for that.
+        gather_policy: The policy of `fsdp` for that.
         has_offloaded_state: Whether the optimizer state is in the memory of the host between updates.
     """
 
@@ -57,13 +57,13 @@ class StepVariant:
     model_flops: float = 0.0
     sequences: int = 0
     gather: str = ""
-    gather_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    gather_policy: Policy = field(default_factory=Policy)
     has_offloaded_state: bool = False
 
     @property
     def has_typed_reductions(self) -> bool:
         """Whether the step adds up gradients in a type of their own."""
-        precision = self.gather_options.get("precision")
+        precision = self.gather_policy.precision
         return precision is not None and precision.reductions is not None
 
 
@@ -74,7 +74,7 @@ def list_variants(
     options: Mapping[str, Sequence[Any]] | None,
     pruned: "collections.Counter[str]",
     sizes: Mapping[str, Sequence[int]] | None = None,
-    gathers: Mapping[str, Mapping[str, Any]] | None = None,
+    gathers: Mapping[str, Policy] | None = None,
 ) -> list[StepVariant]:
     """Returns the step with each combination of policies, options, sizes and gathers, traced; counts errors.
 
@@ -100,7 +100,7 @@ def list_variants(
     args_by_policy = {"": args}
     if policies:
         args_by_policy = {name: _replace_policy(args, policy) for name, policy in policies.items()}
-    options, sizes, gathers = options or {}, sizes or {}, gathers or {"": {}}
+    options, sizes, gathers = options or {}, sizes or {}, gathers or {"": Policy()}
     variants: list[StepVariant] = []
     errors: list[Exception] = []
     choices = itertools.product(
@@ -126,7 +126,7 @@ def list_variants(
         else:
             arguments = _list_arguments(variant_args)
             variant = StepVariant(policy, settings, chosen_sizes, step, variant_args, named_program, arguments)
-            variants.append(replace(variant, gather=gather, gather_options=gathers[gather]))
+            variants.append(replace(variant, gather=gather, gather_policy=gathers[gather]))
     if not variants:
         _explain_trace_error(errors[0], arguments)
         raise errors[0]
@@ -231,7 +231,7 @@ def _check_offloadable(variant: StepVariant) -> None:
         )
     try:
         trace_named_program(
-            variant.fn, place_state_on_host(variant.args, AbstractMesh((1,), ("data",))), variant.gather_options
+            variant.fn, place_state_on_host(variant.args, AbstractMesh((1,), ("data",))), variant.gather_policy
         )
     except Exception as error:  # the step itself can be traced, so this is about the memory
         raise ValueError(
@@ -272,16 +272,14 @@ def _check_choices(name: str, choices: Any, expected: str) -> None:
 
 
 def _check_gathers(gathers: Any) -> None:
-    _check_choices(
-        "gathers", gathers, "options of `fsdp` by name, such as {'exact': {}, 'int8': {'gather_dtype': 'int8'}}"
-    )
-    for name, gather_options in (gathers or {}).items():
-        if not isinstance(gather_options, Mapping) or not {*gather_options} <= {"gather_dtype", "precision"}:
+    expected = "policies by name, such as {'exact': Policy(), 'int8': Policy(gather_dtype='int8')}"
+    _check_choices("gathers", gathers, expected)
+    for name, policy in (gathers or {}).items():
+        if not isinstance(policy, Policy) or policy.microbatches is not None:
             raise TypeError(
-                f"`gathers` has {gather_options!r} for {name!r}; give a mapping with `gather_dtype` and `precision` of "
-                "`fsdp`, such as {'gather_dtype': 'int8'}"
+                f"`gathers` has {policy!r} for {name!r}; give a `Policy` without `microbatches`, which are searched, "
+                "such as `Policy(gather_dtype='int8')`"
             )
-        AxisMapping({}, **gather_options)  # raises an error of types that there are not
 
 
 def _is_layer_stack(node: Any) -> bool:
