@@ -29,8 +29,6 @@ from .._ground.jax_compat import (
 _MET = "met"
 _SLICE = 1.0  # seconds; waits are split so that Ctrl-C is noticed
 _MOMENT = 0.05  # seconds between two checks while JAX looks for devices
-_CHUNK = 1 << 22  # bytes that are written to the store at once
-_TRANSFER = 60.0  # seconds that one such chunk may take
 _LONGEST = 365 * 24 * 3600  # seconds; more is a mistake, and more than some clocks can count
 
 
@@ -134,7 +132,7 @@ class Rendezvous:
         key = f"axonym/{kind}/{quote(name, safe='', errors='surrogatepass')}"
         self._store, self._client, self._folder = store, store.client, f"{key}/{store.count_call(key)}"
         self._seconds, self._label, self._hint = seconds, label, hint
-        self._needs_devices, self._has_sent = needs_devices, False
+        self._needs_devices = needs_devices
 
     @functools.cached_property
     def deadline(self) -> float:
@@ -174,34 +172,12 @@ class Rendezvous:
             raise
         if outcome == _MET:
             return
-        if self._has_sent:  # the folder stays if a process never arrives
-            self._client.key_value_delete(f"{self._folder}/data")
         self.leave()
         message = f"{self._label} {_format_failure(json.loads(outcome), self._store.process)}{self._hint}"
         if error is None:
             raise TimeoutError(message)
         error.add_note(message)
         raise error
-
-    def send(self, data: bytes) -> None:
-        """Writes bytes for all into the store, before this process arrives; may raise a TimeoutError."""
-        self._has_sent = True
-        for start in range(0, len(data), _CHUNK):
-            if self.deadline < time.monotonic():
-                raise self._make_transfer_error("sent", start, len(data))
-            self._client.key_value_set_bytes(f"{self._folder}/data/{start}", data[start : start + _CHUNK])
-
-    def receive(self, size: int) -> bytes:
-        """Returns the bytes that one process has sent, after all have arrived; may raise a TimeoutError."""
-        self.extend_deadline(self.deadline)
-        chunks: list[bytes] = []
-        for start in range(0, size, _CHUNK):
-            key = f"{self._folder}/data/{start}"
-            chunk = self._wait_for_key(self._client.blocking_key_value_get_bytes, key, _TRANSFER)
-            if chunk is None:
-                raise self._make_transfer_error("received", start, size)
-            chunks.append(chunk)
-        return b"".join(chunks)
 
     def read_value(self, process: int) -> str:
         return self._client.key_value_try_get(f"{self._folder}/at/{process}")
@@ -210,11 +186,6 @@ class Rendezvous:
         """Leaves; the last process to leave removes everything."""
         if self._client.key_value_increment(f"{self._folder}/left", 1) == self._store.count:
             self._client.key_value_delete(self._folder)
-
-    def _make_transfer_error(self, verb: str, done: int, size: int) -> TimeoutError:
-        return TimeoutError(
-            f"{self._label} has {verb} {done} of {size} bytes in {self._seconds:g} s; pass a longer timeout"
-        )
 
     def _read_values(self) -> dict[int, str]:
         pairs = self._client.key_value_dir_get(f"{self._folder}/at")
@@ -233,17 +204,13 @@ class Rendezvous:
         if self._client.key_value_increment(f"{self._folder}/count", 1) == self._store.count:
             return self._settle_outcome(_MET)
         key = f"{self._folder}/outcome"
-        return self._wait_for_key(self._client.blocking_key_value_get, key, _SLICE) or self._give_up()
-
-    def _wait_for_key(self, get: Callable[[str, int], Any], key: str, longest: float) -> Any:
-        """Waits for a key of the store, `longest` seconds at a time; returns None if it does not appear in time."""
         while (seconds_left := self.deadline - time.monotonic()) > 0:
             try:
-                return get(key, max(1, round(min(seconds_left, longest) * 1000)))
+                return self._client.blocking_key_value_get(key, max(1, round(min(seconds_left, _SLICE) * 1000)))
             except jax.errors.JaxRuntimeError as error:
                 if not is_deadline_error(error):
                     raise
-        return None
+        return self._give_up()
 
     def _read_outcome(self) -> str | None:
         """Returns how the rendezvous has ended, or None if it has not."""

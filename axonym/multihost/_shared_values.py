@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ._rendezvous import Rendezvous, as_seconds, check_rendezvous_name, format_processes, get_coordination_store
@@ -28,20 +29,20 @@ Writer: TypeAlias = Callable[[Any], str]
 _REPR_TYPES = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), PartitionSpec, np.dtype)
 _EXCERPT_LEAD = 60  # characters shown before the first difference
 _EXCERPT_LENGTH = 240  # characters shown of each text
-_PIECE_LENGTH = 1 << 16  # characters of a long text that are compared at once
+_MAX_TEXT = 1 << 20  # characters of a text that are sent to show a difference
 _MAX_SHOWN_VALUES = 4  # different values that an error shows
 
 
 def broadcast_from_host_zero(tree: T, *, timeout: float = 200) -> T:
     """Returns the tree of process 0 in all processes.
 
-    The other processes may pass anything, such as None. The tree goes through the coordination service of process 0,
-    which suits settings, seeds and small models: 100 megabytes take some seconds.
+    The other processes may pass anything, such as None. Once all processes have arrived, the tree is sent by
+    `jax.experimental.multihost_utils.broadcast_one_to_all`, which needs as many devices in each of them.
 
     Args:
         tree: On process 0, any tree of arrays, named arrays, random keys and Python objects that can be pickled, such
             as a name or a dict of settings.
-        timeout: How long to wait for the other processes, and for the data of process 0, in seconds.
+        timeout: How long to wait for the other processes, in seconds.
 
     Returns:
         An exact copy of the tree of process 0: NumPy arrays stay NumPy arrays, and JAX arrays are created with
@@ -50,8 +51,7 @@ def broadcast_from_host_zero(tree: T, *, timeout: float = 200) -> T:
     Raises:
         ValueError: If an array of process 0 is sharded over several processes.
         TypeError: If something in the tree of process 0 cannot be pickled.
-        TimeoutError: If a process does not arrive in time, which the message names, or the tree is too large for the
-            timeout.
+        TimeoutError: If a process does not arrive in time. The message names it.
 
     Example:
         >>> import axonym as nym
@@ -65,21 +65,18 @@ def broadcast_from_host_zero(tree: T, *, timeout: float = 200) -> T:
     rendezvous = Rendezvous(store, "broadcast", "tree", seconds, "`broadcast_from_host_zero`")
     payload, error, header = b"", None, ""
     if store.process == 0:
-        payload, error = _send_tree(tree, rendezvous)
+        payload, error = _write_tree(tree)
         # Tell the others about an error: they would wait in vain if this process raised alone.
-        problem = None if error is None else [type(error).__name__, str(error)]
-        header = json.dumps({"problem": problem, "size": len(payload)})
+        header = json.dumps([len(payload), type(error).__name__, str(error)])
     rendezvous.wait_for_all(header, error)
-    try:
-        received = json.loads(rendezvous.read_value(0))
-        if received["problem"] is not None:
-            kind, message = received["problem"]
-            cause = None if error is None else error.__cause__
-            raise _ERROR_CLASSES[kind](message) from cause
-        payload = payload or rendezvous.receive(received["size"])  # process 0 has it already
-    finally:
-        rendezvous.leave()
-    return pickle.loads(payload)  # in process 0 too, so that all processes have equal copies
+    size, kind, message = json.loads(rendezvous.read_value(0))
+    rendezvous.leave()
+    if kind in _ERROR_CLASSES:
+        raise _ERROR_CLASSES[kind](message) from (None if error is None else error.__cause__)
+    data = np.frombuffer(payload, np.uint8) if payload else np.zeros(size, np.uint8)
+    with jax.set_mesh(None):
+        data = multihost_utils.broadcast_one_to_all(data)
+    return pickle.loads(np.asarray(data).tobytes())  # in process 0 too, so that all processes have equal copies
 
 
 class _ShardedArrayError(ValueError):
@@ -87,16 +84,15 @@ class _ShardedArrayError(ValueError):
 
 
 # What all processes raise, by the name of the class that process 0 sends.
-_ERROR_CLASSES = {"TypeError": TypeError, "TimeoutError": TimeoutError, "_ShardedArrayError": ValueError}
+_ERROR_CLASSES: dict[str, type[Exception]] = {"TypeError": TypeError, "_ShardedArrayError": ValueError}
 
 
-def _send_tree(tree: Any, rendezvous: Rendezvous) -> tuple[bytes, Exception | None]:
-    """Sends a tree; returns it as bytes, and an error if it was not sent."""
+def _write_tree(tree: Any) -> tuple[bytes, Exception | None]:
+    """Returns a tree as bytes, and an error if it cannot be written."""
     file = io.BytesIO()
     try:
         _TreePickler(file, pickle.HIGHEST_PROTOCOL).dump(tree)
-        rendezvous.send(file.getvalue())
-    except (_ShardedArrayError, TimeoutError) as error:
+    except _ShardedArrayError as error:
         return b"", error
     except Exception as error:  # raised by the objects' own methods
         failure = TypeError(f"the tree of process 0 cannot be sent to the others: {_format_cause(error)}")
@@ -160,27 +156,12 @@ def write_canonical_text(value: Any, parents: tuple[int, ...] = ()) -> str:
     return _write_object(value, write)
 
 
-def hash_pieces(text: str) -> list[str]:
-    """Returns a digest of each piece of a text, with which processes find the piece that differs."""
-    pieces = (text[start : start + _PIECE_LENGTH] for start in range(0, len(text), _PIECE_LENGTH))
-    return [hashlib.sha256(piece.encode("utf-8", "surrogatepass")).hexdigest() for piece in pieces]
-
-
-def find_first_difference(sequences: Sequence[Sequence[str]]) -> int:
-    """Returns the first index at which sequences differ, 0 if they are equal."""
-    return next((i for i, elements in enumerate(zip_longest(*sequences)) if len(set(elements)) > 1), 0)
-
-
-def cut_piece(text: str, piece: int) -> str:
-    """Returns a piece of a text with enough on both sides for an excerpt."""
-    return text[max(0, piece * _PIECE_LENGTH - _EXCERPT_LEAD) : (piece + 1) * _PIECE_LENGTH + _EXCERPT_LENGTH]
-
-
-def cut_excerpts(texts: Sequence[str], piece: int = 0) -> list[str]:
-    """Returns an excerpt of each text around the first difference; the texts may be results of `cut_piece`."""
-    start = max(0, find_first_difference(texts) - _EXCERPT_LEAD)
+def _cut_excerpts(texts: Sequence[str]) -> list[str]:
+    """Returns an excerpt of each text around the first difference."""
+    differences = (i for i, letters in enumerate(zip_longest(*texts)) if len(set(letters)) > 1)
+    start = max(0, next(differences, 0) - _EXCERPT_LEAD)
     end = start + _EXCERPT_LENGTH
-    return [("..." if start or piece else "") + text[start:end] + ("..." if len(text) > end else "") for text in texts]
+    return [("..." if start else "") + text[start:end] + ("..." if len(text) > end else "") for text in texts]
 
 
 def _write_mapping(value: Mapping[Any, Any], write: Writer) -> str:
@@ -294,27 +275,27 @@ def assert_same_on_all_hosts(value: Any, name: str | None = None, *, timeout: fl
     # Made before the value's own methods run: if they raise, this call is counted as in the other processes.
     digest_rendezvous = Rendezvous(store, f"same{suffix}", key, seconds, label)
     text, error = _fingerprint_value(value)
-    message = json.dumps([hash_pieces(text), None if error is None else str(error)])
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    message = json.dumps([digest, None if error is None else str(error)])
     digests, problems = zip(*map(json.loads, digest_rendezvous.exchange_values(message, error)), strict=True)
     for process, problem in enumerate(problems):
         if problem is not None:
             cause = None if error is None else error.__cause__
             raise TypeError(f"{label} on process {process}: {problem}") from cause
-    processes_by_digests: dict[tuple[str, ...], list[int]] = {}
-    for process, piece_digests in enumerate(digests):
-        processes_by_digests.setdefault(tuple(piece_digests), []).append(process)
+    processes_by_digest: dict[str, list[int]] = {}
+    for process, digest in enumerate(digests):
+        processes_by_digest.setdefault(digest, []).append(process)
     # The value that most processes have comes first in the error.
-    groups = sorted(processes_by_digests.values(), key=lambda processes: (-len(processes), processes[0]))
+    groups = sorted(processes_by_digest.values(), key=lambda processes: (-len(processes), processes[0]))
     if len(groups) == 1:
         return
-    # All processes know by now that they differ, and in which piece of their texts, so all meet again to show it.
+    # All processes know by now that they differ, so all meet again to show it.
     shown_processes = [processes[0] for processes in groups[:_MAX_SHOWN_VALUES]]
-    piece = find_first_difference([digests[process] for process in shown_processes])
     text_rendezvous = Rendezvous(store, f"texts{suffix}", key, seconds, label)
     text_rendezvous.extend_deadline(digest_rendezvous.deadline)
-    shown_text = cut_piece(text, piece) if store.process in shown_processes else ""
+    shown_text = text[:_MAX_TEXT] if store.process in shown_processes else ""
     texts = text_rendezvous.exchange_values(json.dumps(shown_text))
-    excerpts = cut_excerpts([json.loads(texts[process]) for process in shown_processes], piece)
+    excerpts = _cut_excerpts([json.loads(texts[process]) for process in shown_processes])
     parts = [
         f"{format_processes(processes)} {'has' if len(processes) == 1 else 'have'} {excerpt}"
         for processes, excerpt in zip(groups, excerpts, strict=False)

@@ -89,12 +89,10 @@ assert jax.random.key_data(got[None].at[1]).tolist() == jax.random.key_data(jax.
 large = np.random.default_rng(1).bytes((9 << 20) + 1)
 assert sent(large) == large
 nym.barrier_sync(20)
-text = raised(TimeoutError, sent, bytes(64 << 20), 0.02 if PROCESS == 0 else 20)
-has(text, "`broadcast_from_host_zero` has sent ", " of 671", " bytes in 0.02 s; pass a longer timeout")
-assert sent("again") == "again"
+assert sent(bytes(16 << 20)) == bytes(16 << 20)
 
-# A difference is shown wherever it is: at the border of what is compared at once, and beyond the end of a text.
-for at in (5, 65_530, 65_536, 200_001):
+# A difference is shown wherever it is, also beyond the end of a text.
+for at in (5, 200_001):
     text = raised(ValueError, same, "a" * at + f"{PROCESS}" + "b" * 70_000)
     has(text, "process 0 has ", "aa0bb", "aa1bb", "bb...; process 1 has ")
     assert len(text) < 900
