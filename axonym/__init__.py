@@ -15,6 +15,7 @@ from . import (
     random as random,
     report as report,
     state_dict as state_dict,
+    training as training,
     tree as tree,
     tree_util as tree_util,
     typing as typing,
@@ -339,8 +340,6 @@ from .partitioning import (
     MeshPartitionHelper as MeshPartitionHelper,
     PathShardingRule as PathShardingRule,
     PhysicalAxisSpec as PhysicalAxisSpec,
-    Policy as Policy,
-    Precision as Precision,
     ResourceMapping as ResourceMapping,
     ResourceMappings as ResourceMappings,
     RoleShardingRule as RoleShardingRule,
@@ -351,12 +350,8 @@ from .partitioning import (
     axis_mapping as axis_mapping,
     current_mapping as current_mapping,
     current_thread_local_mapping as current_thread_local_mapping,
-    diloco as diloco,
-    fsdp as fsdp,
     infer_resource_partitions as infer_resource_partitions,
-    microbatch as microbatch,
     named_jit as named_jit,
-    offloaded_optimizer as offloaded_optimizer,
     physical_axis_name as physical_axis_name,
     physical_axis_size as physical_axis_size,
     pspec_for as pspec_for,
@@ -365,7 +360,6 @@ from .partitioning import (
     shard as shard,
     shard_map as shard_map,
     shard_with_axis_mapping as shard_with_axis_mapping,
-    sharded_optimizer as sharded_optimizer,
     sharding_for_axis as sharding_for_axis,
 )
 from .report import (
@@ -376,6 +370,15 @@ from .report import (
     create_monitored_function as create_monitored_function,
     explain as explain,
     visualize_shardings as visualize_shardings,
+)
+from .training import (
+    Policy as Policy,
+    Precision as Precision,
+    diloco as diloco,
+    fsdp as fsdp,
+    microbatch as microbatch,
+    offloaded_optimizer as offloaded_optimizer,
+    sharded_optimizer as sharded_optimizer,
 )
 
 

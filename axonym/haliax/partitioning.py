@@ -16,7 +16,6 @@ from ..named._axis_layout import get_entry_axes
 from ..partitioning import (
     PhysicalAxisSpec as PhysicalAxisSpec,
     ResourceMapping as ResourceMapping,
-    fsdp as fsdp,
     named_jit as named_jit,
     physical_axis_name as physical_axis_name,
     physical_axis_size as physical_axis_size,
@@ -25,6 +24,7 @@ from ..partitioning import (
     sharding_for_axis as sharding_for_axis,
 )
 from ..partitioning._active_mesh import get_active_mesh
+from ..training import fsdp as fsdp
 from ._adapt import adapt
 from .jax_utils import is_in_jit as is_in_jit
 from .util import StringHolderEnum

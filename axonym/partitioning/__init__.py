@@ -1,9 +1,7 @@
 """From axis names to mesh axes: mappings, specs, sharding rules, and compiled functions that use them."""
 
 from ._active_mapping import axis_mapping as axis_mapping
-from ._fsdp import Optimizer as Optimizer, fsdp as fsdp, sharded_optimizer as sharded_optimizer
 from ._leaves import ShardedBy as ShardedBy
-from ._local_updates import DiLoCo as DiLoCo, LocalState as LocalState, diloco as diloco
 from ._mapping import (
     AxisMapping as AxisMapping,
     PhysicalAxisSpec as PhysicalAxisSpec,
@@ -12,10 +10,6 @@ from ._mapping import (
     current_thread_local_mapping as current_thread_local_mapping,
 )
 from ._mesh_partition_helper import MeshPartitionHelper as MeshPartitionHelper
-from ._microbatch import microbatch as microbatch
-from ._offloaded_optimizer import offloaded_optimizer as offloaded_optimizer
-from ._policy import Policy as Policy
-from ._precision import Precision as Precision
 from ._resolve_spec import (
     physical_axis_name as physical_axis_name,
     physical_axis_size as physical_axis_size,

@@ -1,34 +1,28 @@
 """The active mapping: `axis_mapping`, and its answers to named arrays, which ask through `named/_sharding.py`."""
 
 import contextlib
-import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 
 from .._ground.caches import cached_plan, shared_object
 from .._ground.errors import make_error
-from .._ground.formats import format_axes, format_value
+from .._ground.formats import format_value
 from .._ground.jax_compat import is_traced
 from ..named._axis import Names
-from ..named._axis_layout import count_parts, format_mesh_axes, get_axes_of_type, get_entry_axes, round_up
+from ..named._axis_layout import get_axes_of_type, get_entry_axes
 from ..named._named_call import format_scope
-from ..named._reduced_types import get_reduced_axes
 from ..named._sharding import mapping_context
-from ..named._stages import STAGE, StagePlan
+from ..named._stages import StagePlan
 from ._active_mesh import MeshLike, get_abstract_mesh
-from ._gather import find_batch_axes, find_typed_axes, gather_reduced
-from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
+from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping, current_policy
 from ._placement import select_axis_type
-from ._policy import Policy, check_policy, current_policy, warn_of_typos
 from ._resolve_spec import resolve_sharding, resolve_spec
-from ._rounded_gather import gather_rounded
 from ._shard import shard_array
 
 
@@ -45,10 +39,9 @@ class ActiveMapping(tuple[object]):
 
     mapping: AxisMapping
     stored: AxisMapping | None  # by which parameters are sharded until they are used
-    policy: Policy
+    policy: Any  # of `axonym.training`: how layers use parameters
 
-    def __new__(cls, mapping: AxisMapping, stored: AxisMapping | None = None, policy: Policy | None = None) -> Self:
-        policy = policy or Policy()
+    def __new__(cls, mapping: AxisMapping, stored: AxisMapping | None = None, policy: Any = None) -> Self:
         active = super().__new__(cls, (_find_mapping_key(mapping, stored, policy),))
         active.mapping, active.stored, active.policy = mapping, stored, policy
         return active
@@ -60,84 +53,12 @@ class ActiveMapping(tuple[object]):
             return shard_array(array, names, self.mapping)
 
     def gather(self, array: Any, names: Names, may_be_reduced: bool) -> Any:
-        gather_dtype = self.policy.find_gather_dtype(names)
-        if self.policy.precision is None:
-            return self._gather(array, names, may_be_reduced, gather_dtype)
-        dtype, sum_dtype = self.policy.precision.find_gather_dtypes(names, array.dtype)
-        gather = functools.partial(self._gather, names=names, may_be_reduced=may_be_reduced)
-        # Other parameters have gradients that are complete where they are computed.
-        if dtype == sum_dtype or not may_be_reduced or self.stored is None:
-            return gather(array.astype(dtype), gather_dtype=gather_dtype)
-
-        @jax.custom_jvp
-        def gather_in_dtype(array: Any) -> Any:
-            return gather(array.astype(dtype), gather_dtype=gather_dtype)
-
-        @gather_in_dtype.defjvp
-        def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-            self._check_reductions(names, sum_dtype)
-            # Backward, a gradient is converted to `sum_dtype` before the transpose of the gather adds it up.
-            tangent = gather(tangents[0].astype(sum_dtype), gather_dtype=None).astype(dtype)
-            return gather_in_dtype(*primals), tangent
-
-        return gather_in_dtype(array)
-
-    def _check_reductions(self, names: Names, dtype: Any) -> None:
-        """Raises an error if the compiler adds up gradients where they are computed, in the type that they have."""
-        mesh = get_abstract_mesh()
-        if mesh is None or self.stored is None or find_typed_axes(self.mapping, self.stored, mesh):
-            return
-        manual_axes = get_axes_of_type(mesh, AxisType.Manual)
-        for axis in find_batch_axes(self.mapping, self.stored, mesh).difference(manual_axes):
-            if mesh.shape[axis] > 1:
-                raise make_error(
-                    ValueError,
-                    f"`reductions` of a `Precision` asks for sums in {dtype} of the gradient of {format_axes(names)}, "
-                    f"and on the mesh {format_axes(mesh.axis_names, tuple(mesh.shape.values()))} the compiler adds up "
-                    "gradients where they are computed; make all mesh axes Explicit with `axis_types='explicit'`, or "
-                    "leave `reductions` out.",
-                )
-
-    def _gather(self, array: Any, names: Names, may_be_reduced: bool, gather_dtype: Any) -> Any:
-        """Returns a parameter gathered in few bits if `gather_dtype` is not None; layers get it in its own type."""
-        if self.stored is None or self.stored == self.mapping:
-            # `microbatch` types parameters before layers take them, so that these keep the type.
-            reduced_axes = get_reduced_axes(array) if may_be_reduced and is_traced(array) else None
-            if not reduced_axes:
-                return self.constrain(array, names)
-            with jax.named_scope(format_scope("gather", names)):
-                sharding = resolve_sharding(names, array.shape, self.mapping, jax.typeof(array).sharding.mesh)
-                return gather_reduced(array, sharding, reduced_axes)
-        mesh = get_abstract_mesh()
-        if mesh is None:
+        if _training is None:
             return self.constrain(array, names)
-        with jax.named_scope(format_scope("gather", names)):
-            if AxisType.Auto in mesh.axis_types:
-                # The type of a parameter states how it is stored over Explicit mesh axes. Over Auto ones the compiler
-                # learns it here: each layer then gathers only its own slice, and the gradient, which meets both
-                # constraints in reverse, is reduced to shards.
-                with contextlib.suppress(ValueError):  # a slice need not be divisible where its parameter is
-                    array = shard_array(array, names, self.stored)
-            if not jnp.issubdtype(array.dtype, jnp.inexact):
-                return shard_array(array, names, self.mapping)
-            batch_axes = frozenset[str]()
-            if may_be_reduced:
-                # With those over which `microbatch` has typed it.
-                batch_axes = find_typed_axes(self.mapping, self.stored, mesh) | get_reduced_axes(array)
-            gather = functools.partial(self._gather_exactly, names=names, mesh=mesh, batch_axes=batch_axes)
-            if gather_dtype is None:
-                return gather(array)
-            stored = jax.typeof(array).sharding
-            if AxisType.Auto in mesh.axis_types:
-                # As above, a slice need not be divisible; then it is not constrained.
-                stored = resolve_sharding(names, array.shape, self.stored.merged({}, uneven="replicate"), mesh)
-            computing = resolve_sharding(names, array.shape, self.mapping, mesh)
-            return gather_rounded(array, stored, computing, gather_dtype, batch_axes, gather)
+        return _training.gather(self, array, names, may_be_reduced)
 
-    def _gather_exactly(self, array: Any, names: Names, mesh: MeshLike, batch_axes: frozenset[str]) -> Any:
-        if batch_axes:
-            return gather_reduced(array, resolve_sharding(names, array.shape, self.mapping, mesh), batch_axes)
-        return shard_array(array, names, self.mapping)
+    def find_stages(self, name: str, size: int) -> StagePlan | None:
+        return None if _training is None else _training.find_stages(self, name, size)
 
     def get_out_sharding(self, names: Names, sizes: tuple[int | None, ...]) -> NamedSharding | None:
         mesh = get_abstract_mesh()
@@ -153,48 +74,39 @@ class ActiveMapping(tuple[object]):
         mesh = get_abstract_mesh()
         return () if mesh is None else _find_auto_axes(name, size, self.mapping, mesh)
 
-    def find_stages(self, name: str, size: int) -> StagePlan | None:
-        mesh = get_abstract_mesh()
-        if mesh is None or self.policy.microbatches is None or not self.mapping.mesh_axes(name):
-            return None
-        axis, microbatches = self.policy.microbatches
-        is_manual = {axis: kind == AxisType.Manual for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)}
-        mesh_axes = tuple(axis for axis in self.mapping.mesh_axes(name) if not is_manual.get(axis, True))
-        stages = count_parts(mesh_axes, mesh)
-        if stages == 1:
-            return None
-        if any(is_manual.values()):
-            raise make_error(
-                ValueError,
-                f"layers along {name!r} cannot be stages of a pipeline within `shard_map`, as `reduce_once=True` of "
-                f"`microbatch` uses it; map {name!r} to None, or leave the `shard_map` out",
-            )
-        if size % stages:
-            divisors = [count for count in range(2, size + 1) if size % count == 0]
-            raise make_error(
-                ValueError,
-                f"axis {name!r} of size {size} cannot be divided into {stages} stages over mesh axis "
-                f"{format_mesh_axes(mesh_axes, mesh)}; use {', '.join(map(str, divisors))} stages or "
-                f"{round_up(size, stages)} layers",
-            )
-        replicates_uneven = self.mapping.uneven == "replicate"
-        stage_mapping = _assign_mesh_axes(self.mapping.merged({name: None}), STAGE, mesh_axes)
-        collecting = ActiveMapping(_assign_mesh_axes(self.mapping, name, mesh_axes))
-        if self.stored is None:
-            computing = ActiveMapping(stage_mapping, policy=self.policy)
-            return StagePlan(stages, axis, microbatches, replicates_uneven, computing, computing, computing, collecting)
-        stored = _assign_mesh_axes(self.stored, STAGE, mesh_axes)
-        storing, computing = ActiveMapping(stored), ActiveMapping(stage_mapping)
-        gathering = ActiveMapping(stage_mapping, stored, self.policy)
-        return StagePlan(stages, axis, microbatches, replicates_uneven, storing, gathering, computing, collecting)
+
+class TrainingAnswers(NamedTuple):
+    """What `axonym.training` answers of the active mapping: how layers take parameters, and which stages they are.
+
+    Attributes:
+        gather: Returns a parameter as a layer takes it; its arguments are those of `Ambient.gather`, after the mapping.
+        find_stages: Returns the stages into which a layer axis is divided, as `Ambient.find_stages`.
+        check_policy: Raises an error of a function that is given no policy.
+        check_names: Warns of names in a policy that look mistyped beside those of its mappings.
+    """
+
+    gather: Callable[["ActiveMapping", Any, Names, bool], Any]
+    find_stages: Callable[["ActiveMapping", str, int], StagePlan | None]
+    check_policy: Callable[[Any, str], None]
+    check_names: Callable[[Any, Sequence[AxisMapping]], None]
 
 
-def _assign_mesh_axes(mapping: AxisMapping, name: str, mesh_axes: tuple[str, ...]) -> AxisMapping:
-    """Returns a mapping in which an axis is sharded over these mesh axes, and no other axis over any of them."""
-    entries: dict[str, Any] = {}
-    for other_name in mapping:
-        entries[other_name] = [axis for axis in mapping.mesh_axes(other_name) if axis not in mesh_axes]
-    return mapping.merged({**entries, name: mesh_axes})
+_training: TrainingAnswers | None = None
+
+
+def register_training(answers: TrainingAnswers) -> None:
+    """Lets `axonym.training` answer; without it, parameters are sharded as other arrays, and there are no policies."""
+    global _training
+    _training = answers
+
+
+def check_policy(policy: Any, function: str) -> None:
+    """Raises an error of a function that is given something else than a policy or None."""
+    if policy is None:
+        return
+    if _training is None:
+        raise ImportError(f"`policy` of `{function}` needs `axonym.training`; import it")
+    _training.check_policy(policy, function)
 
 
 class _MappingKey:
@@ -202,8 +114,9 @@ class _MappingKey:
 
 
 @shared_object
-def _find_mapping_key(mapping: AxisMapping, stored: AxisMapping | None, policy: Policy) -> _MappingKey:
-    warn_of_typos(policy, [mapping] if stored is None else [mapping, stored])
+def _find_mapping_key(mapping: AxisMapping, stored: AxisMapping | None, policy: Any) -> _MappingKey:
+    if policy is not None and _training is not None:
+        _training.check_names(policy, [mapping] if stored is None else [mapping, stored])
     return _MappingKey()
 
 
@@ -260,7 +173,7 @@ class axis_mapping(contextlib.ContextDecorator):
         merge: bool = False,
         fallback: Any = None,
         uneven: Uneven | None = None,
-        policy: Policy | None = None,
+        policy: Any = None,
         **entries: PhysicalAxisSpec | None,
     ) -> None:
         if not isinstance(merge, bool):

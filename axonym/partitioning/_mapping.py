@@ -243,6 +243,12 @@ def current_mapping() -> AxisMapping | None:
     return None if ambient is None else ambient.mapping
 
 
+def current_policy() -> Any:
+    """Returns the policy of the active mapping of this thread, or None."""
+    ambient = mapping_context.value
+    return None if ambient is None else ambient.policy
+
+
 def current_thread_local_mapping() -> AxisMapping | None:
     """Returns the active mapping of this thread, or None: `current_mapping` under its older name.
 

@@ -26,9 +26,8 @@ from ..named._sharding import mapping_context
 from ..named._static_result import is_array
 from ._active_mapping import ActiveMapping
 from ._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
-from ._mapping import AxisMapping, ResourceMapping, as_mapping
+from ._mapping import AxisMapping, ResourceMapping, as_mapping, current_policy
 from ._placement import constrain_arrays, move_arrays, rewrap_arrays, select_axis_type
-from ._policy import current_policy
 from ._resolve_spec import resolve_spec
 
 

@@ -14,8 +14,8 @@ from .._ground.similar_names import is_typo
 from ..named._axis import Axis, Names
 from ..named._axis_layout import MeshLike, count_parts, format_mesh_axes, round_up
 from ..named._stages import PipelineSchedule, has_enough_microbatches
+from ..partitioning._active_mapping import check_policy
 from ..partitioning._active_mesh import check_mesh, format_mesh, get_active_mesh, is_manual_axis, resolve_mesh
-from ..partitioning._gather import describe_gradient, find_batch_axes
 from ..partitioning._leaves import (
     LeafInfo,
     Load,
@@ -26,9 +26,8 @@ from ..partitioning._leaves import (
     get_fullest_device_bytes,
     sum_device_bytes,
 )
-from ..partitioning._mapping import AxisMapping, ResourceMapping, as_mapping, warn_unknown_mesh_axes
+from ..partitioning._mapping import AxisMapping, ResourceMapping, as_mapping, current_policy, warn_unknown_mesh_axes
 from ..partitioning._placement import choose_target
-from ..partitioning._policy import Policy, check_policy, current_policy
 from ..partitioning._resolve_spec import describe_dimension, resolve_spec
 from ..partitioning._shard import (
     apply_fallback_rules,
@@ -39,6 +38,8 @@ from ..partitioning._shard import (
     is_same_mesh,
     pad_spec,
 )
+from ..training._gather import describe_gradient, find_batch_axes
+from ..training._policy import Policy
 from ._explanation import AxisExplanation, Decision, Explanation, LeafExplanation, format_entry
 
 

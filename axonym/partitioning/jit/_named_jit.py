@@ -23,10 +23,9 @@ from ..._ground.jax_compat import set_argument_names
 from ...named._named_call import enter_scope
 from ...named._sharding import mapping_context
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
-from .._active_mapping import ActiveMapping
+from .._active_mapping import ActiveMapping, check_policy
 from .._active_mesh import get_abstract_mesh, require_mesh
 from .._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
-from .._policy import Policy, check_policy
 from .._shard import shard_by_mapping
 from ._arguments import ArgumentPartition, Signature, StaticArgs, is_array_type
 from ._axis_resources import EntrySharding, Mappings, ResourceMappings
@@ -180,7 +179,7 @@ class NamedJit(Generic[Args, R]):
         mapping: AxisMapping | None,
         in_mappings: Mappings | None,
         out_mappings: Mappings | None,
-        policy: Policy | None,
+        policy: Any,
         donation: tuple[Any, Any],
         retrace_warning: bool,
         options: Mapping[str, Any],
@@ -406,7 +405,7 @@ def named_jit(
     *,
     in_axis_resources: ResourceMappings | None = None,
     out_axis_resources: ResourceMappings | None = None,
-    policy: Policy | None = None,
+    policy: Any = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
     retrace_warning: bool = True,
@@ -419,7 +418,7 @@ def named_jit(
     *,
     in_axis_resources: ResourceMappings | None = None,
     out_axis_resources: ResourceMappings | None = None,
-    policy: Policy | None = None,
+    policy: Any = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
     retrace_warning: bool = True,
@@ -431,7 +430,7 @@ def named_jit(
     *,
     in_axis_resources: ResourceMappings | None = None,
     out_axis_resources: ResourceMappings | None = None,
-    policy: Policy | None = None,
+    policy: Any = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
     retrace_warning: bool = True,

@@ -24,8 +24,7 @@ from ...named._array import NamedArray
 from ...named._axis import Names
 from .._active_mesh import format_mesh_types, get_abstract_mesh
 from .._leaves import ARRAY_TYPES
-from .._mapping import AxisMapping, current_mapping
-from .._policy import Policy, current_policy
+from .._mapping import AxisMapping, current_mapping, current_policy
 from ._arguments import Signature, StaticArgs
 
 
@@ -55,7 +54,7 @@ class _Trace(NamedTuple):
     donated: tuple[Any, ...]  # the types of the donated arrays
     kept: tuple[Any, ...]  # those of the others
     mapping: AxisMapping | None
-    policy: Policy | None
+    policy: Any
     mesh: AbstractMesh | None
     settings: tuple[Any, ...]
 

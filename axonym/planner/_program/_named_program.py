@@ -19,10 +19,10 @@ from jax.sharding import AbstractMesh, AxisType
 from ...mesh import set_mesh
 from ...named._array import NamedArray, is_named_array
 from ...named._axis_layout import get_entry_axes
-from ...partitioning._fsdp import fsdp
 from ...partitioning._leaves import count_array_bytes
-from ...partitioning._policy import Policy
-from ...partitioning._rounded_gather import GATHERED
+from ...training._fsdp import fsdp
+from ...training._policy import Policy
+from ...training._rounded_gather import GATHERED
 
 
 Dim: TypeAlias = tuple[str, int]  # the name of an axis, empty if it has none, and its size

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..._ground.formats import suggest_name
-from ...partitioning._policy import Policy
+from ...training._policy import Policy
 from .._machine._described_devices import DescribedDevice, choose_whole_machine
 from .._plan._candidate import Candidate, Evaluation
 from .._program._collectives import MeshAxes

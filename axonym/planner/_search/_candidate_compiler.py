@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...mesh import create_mesh
-from ...partitioning._fsdp import fsdp
+from ...training._fsdp import fsdp
 from .._compiler._compile_for import compile_for
 from .._machine._described_devices import DescribedDevice
 from .._machine._hardware import Hardware, get_hardware

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 
 from ..._ground.formats import suggest_name
 from ...named._array import NamedArray, is_named_array
-from ...partitioning._policy import Policy
 from ...partitioning.jit._named_jit import NamedJit
 from ...report._format import format_bytes
+from ...training._policy import Policy
 from .._compiler._compile_cache import choose_cache_folder
 from .._compiler._compiler_process import find_versions
 from .._machine._described_devices import DescribedDevice, choose_whole_machine

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from ...partitioning._policy import Policy
+from ...training._policy import Policy
 from .._machine._hardware import Hardware
 from .._plan._candidate import Candidate, Evaluation
 from .._program._collectives import MeshAxes, count_sent_bytes

@@ -15,7 +15,7 @@ from ..._ground.formats import suggest_name
 from ...named._array import NamedArray, is_named_array
 from ...nn import LayerStack, Stacked
 from ...partitioning._leaves import ARRAY_TYPES
-from ...partitioning._policy import Policy
+from ...training._policy import Policy
 from ...tree_util import resize_axis
 from .._program._arguments import group_arguments, map_optimizer_state
 from .._program._named_program import (

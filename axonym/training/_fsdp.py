@@ -13,12 +13,12 @@ from jax.sharding import AxisType
 from .._ground.formats import format_value
 from .._ground.jax_compat import is_tracing
 from ..named._sharding import mapping_context
-from ._active_mesh import get_active_mesh
-from ._leaves import ShardedBy, require_complete_mapping
-from ._mapping import AxisMapping, ResourceMapping, current_mapping
+from ..partitioning._active_mesh import get_active_mesh
+from ..partitioning._leaves import ShardedBy, require_complete_mapping
+from ..partitioning._mapping import AxisMapping, ResourceMapping, current_mapping
+from ..partitioning._shard import shard_tree
+from ..partitioning.jit._named_jit import NamedJit, named_jit
 from ._policy import Policy
-from ._shard import shard_tree
-from .jit._named_jit import NamedJit, named_jit
 
 
 Args = ParamSpec("Args")
@@ -106,7 +106,7 @@ class Optimizer(NamedTuple):
     """A pair of functions, which `sharded_optimizer` returns for optimizers that are not named tuples.
 
     Example:
-        >>> from axonym.partitioning import Optimizer
+        >>> from axonym.training import Optimizer
         >>> Optimizer(lambda params: None, lambda grads, state, params: (grads, state)).init({})
     """
 
@@ -161,7 +161,7 @@ def sharded_optimizer(
             mapping, updates are sharded like the parameters.
 
     Returns:
-        An optimizer of the same type if it is a named tuple, as in Optax, and `axonym.partitioning.Optimizer` if not.
+        An optimizer of the same type if it is a named tuple, as in Optax, and `axonym.training.Optimizer` if not.
         Its state is a `ShardedBy` that holds the state of the optimizer in `tree`.
 
     Raises:

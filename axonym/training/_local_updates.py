@@ -20,9 +20,9 @@ from ..named._base import get_plain_array, with_array
 from ..named._creation import zeros_like
 from ..named._static_result import is_array
 from ..named._transforms import check_legacy_keys, fold_in_number, is_random_key, spread_keys, vmap
-from ._active_mesh import get_active_mesh
-from ._mapping import current_mapping
-from ._shard import shard_array
+from ..partitioning._active_mesh import get_active_mesh
+from ..partitioning._mapping import current_mapping
+from ..partitioning._shard import shard_array
 
 
 class LocalState(eqx.Module):

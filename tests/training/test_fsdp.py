@@ -569,7 +569,7 @@ class OwnPair(NamedTuple):
 def test_optimizers_of_other_libraries(mesh, kind):
     """On a mesh, and without one."""
     optimizer = nym.sharded_optimizer(kind(Descent()), STORED)
-    assert type(optimizer) in (nym.partitioning.Optimizer, OwnPair)
+    assert type(optimizer) in (nym.training.Optimizer, OwnPair)
     weight = drawn(0, In, Out)
     params = nym.shard({"w": weight}, COMPUTE)
     with nym.axis_mapping(COMPUTE):

@@ -26,7 +26,7 @@ def offloaded_optimizer(optimizer: Transformation) -> Transformation | Optimizer
             one of `sharded_optimizer`.
 
     Returns:
-        An optimizer of the same type if it is a named tuple, as in Optax, and `axonym.partitioning.Optimizer` if not.
+        An optimizer of the same type if it is a named tuple, as in Optax, and `axonym.training.Optimizer` if not.
 
     Raises:
         TypeError: If `optimizer` lacks `init` or `update`.

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 from .._ground.errors import make_error
 from .._ground.formats import format_value
 from .._ground.similar_names import is_typo
-from ..named._sharding import mapping_context
-from ._mapping import AxisMapping, check_name, warn_once
+from ..partitioning._mapping import AxisMapping, check_name, warn_once
 from ._precision import Precision, parse_dtype
 
 
@@ -71,15 +70,9 @@ class Policy:
         return next((dtype for name, dtype in self.gather_dtype if name in names), None)
 
 
-def current_policy() -> Policy | None:
-    """Returns the policy of the active mapping of this thread, or None."""
-    ambient = mapping_context.value
-    return None if ambient is None else ambient.policy
-
-
 def check_policy(policy: Any, function: str) -> None:
-    """Raises a TypeError of a function whose `policy` is something else than a `Policy` or None."""
-    if policy is not None and not isinstance(policy, Policy):
+    """Raises a TypeError of a function whose `policy` is something else than a `Policy`."""
+    if not isinstance(policy, Policy):
         raise make_error(
             TypeError,
             f"`policy` of `{function}` is a `Policy`, such as `nym.Policy(gather_dtype='int8')`, not "

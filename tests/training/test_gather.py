@@ -16,8 +16,8 @@ import pytest
 from jax.sharding import AxisType
 
 import axonym as nym
-from axonym.partitioning import _gather
 from axonym.planner import communication_report
+from axonym.training import _gather
 from tests.hlo import Program
 from tests.partitioning.arrays import Block, assert_close
 from tests.refusals import refusal

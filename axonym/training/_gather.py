@@ -22,8 +22,8 @@ from .._ground.caches import cached_plan
 from .._ground.jax_compat import find_platform, make_linear_pair
 from ..named._axis_layout import get_entry_axes
 from ..named._reduced_types import set_reduced_axes
-from ._active_mesh import MeshLike
-from ._mapping import AxisMapping
+from ..partitioning._active_mesh import MeshLike
+from ..partitioning._mapping import AxisMapping
 
 
 _LANE = 128

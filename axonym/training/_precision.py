@@ -16,8 +16,8 @@ from jax.tree_util import keystr
 from .._ground.errors import make_error
 from .._ground.formats import format_value
 from .._ground.similar_names import is_typo
-from ._leaves import describe_leaves, get_array_shape
-from ._mapping import check_name, warn_once
+from ..partitioning._leaves import describe_leaves, get_array_shape
+from ..partitioning._mapping import check_name, warn_once
 
 
 T = TypeVar("T")
