@@ -1,5 +1,7 @@
 """From axis names to mesh axes: mappings, specs, sharding rules, and compiled functions that use them."""
 
+from importlib import import_module
+
 from ._active_mapping import axis_mapping as axis_mapping
 from ._leaves import ShardedBy as ShardedBy
 from ._mapping import (
@@ -40,3 +42,10 @@ from .rules._size_rules import (
     AutoShardingRule as AutoShardingRule,
     MemoryConstrainedShardingRule as MemoryConstrainedShardingRule,
 )
+
+
+def __getattr__(name: str) -> object:
+    """Returns `fsdp` of `axonym.training`, which Haliax has here."""
+    if name == "fsdp":
+        return import_module("..training", __name__).fsdp
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
