@@ -14,6 +14,7 @@ from . import (
     poly as poly,
     random as random,
     report as report,
+    rules as rules,
     state_dict as state_dict,
     training as training,
     tree as tree,
@@ -333,19 +334,11 @@ from .named._transforms import (
     vmap as vmap,
 )
 from .partitioning import (
-    AutoShardingRule as AutoShardingRule,
     AxisMapping as AxisMapping,
-    CompositeShardingRule as CompositeShardingRule,
-    MemoryConstrainedShardingRule as MemoryConstrainedShardingRule,
-    MeshPartitionHelper as MeshPartitionHelper,
-    PathShardingRule as PathShardingRule,
     PhysicalAxisSpec as PhysicalAxisSpec,
     ResourceMapping as ResourceMapping,
     ResourceMappings as ResourceMappings,
-    RoleShardingRule as RoleShardingRule,
-    ShapeBasedShardingRule as ShapeBasedShardingRule,
     ShardedBy as ShardedBy,
-    ShardingRule as ShardingRule,
     auto_sharded as auto_sharded,
     axis_mapping as axis_mapping,
     current_mapping as current_mapping,
@@ -370,6 +363,16 @@ from .report import (
     create_monitored_function as create_monitored_function,
     explain as explain,
     visualize_shardings as visualize_shardings,
+)
+from .rules import (
+    AutoShardingRule as AutoShardingRule,
+    CompositeShardingRule as CompositeShardingRule,
+    MemoryConstrainedShardingRule as MemoryConstrainedShardingRule,
+    MeshPartitionHelper as MeshPartitionHelper,
+    PathShardingRule as PathShardingRule,
+    RoleShardingRule as RoleShardingRule,
+    ShapeBasedShardingRule as ShapeBasedShardingRule,
+    ShardingRule as ShardingRule,
 )
 from .training import (
     Policy as Policy,

@@ -28,9 +28,9 @@ from unittest import mock
 import jax
 
 import axonym as nym
+from axonym._ground.formats import format_bytes
 from axonym.planner import Evaluation, described_devices, plan
 from axonym.planner._search import _best_candidates, _plan_search
-from axonym.report._format import format_bytes
 
 from .compiled_steps import replace_table
 from .published_runs import RUNS

@@ -54,6 +54,7 @@ NAMESPACES = [
     "axonym.quantization",
     "axonym.random",
     "axonym.report",
+    "axonym.rules",
     "axonym.state_dict",
     "axonym.training",
     "axonym.tree",

@@ -22,7 +22,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 PARTS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and not path.name.startswith("_"))
 # Users reach the things in these through `axonym`.
-FLAT = {"mesh", "multihost", "named", "partitioning", "report", "training"}
+FLAT = {"mesh", "multihost", "named", "partitioning", "report", "rules", "training"}
 PRIVATE_JAX = ("jax._src", "jax.interpreters", "jax.core")
 RELIED_ON = {  # in _ground.jax_compat
     "jax.core.Tracer",

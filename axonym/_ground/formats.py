@@ -1,4 +1,4 @@
-"""How axes and values are written in errors."""
+"""How axes, values, bytes and lists are written in errors and reports."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,9 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from .similar_names import find_similar_name
+
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def format_value(x: Any) -> str:
@@ -46,3 +49,23 @@ def suggest_name(name: Any, candidates: Sequence[str]) -> str:
     """Returns the end of an error message that suggests the closest candidate, or an empty string."""
     similar = find_similar_name(name, candidates)
     return "" if similar is None else f"; did you mean {similar!r}?"
+
+
+def format_bytes(number: int) -> str:
+    """Returns a number of bytes in the unit that fits: `1.5 MiB`."""
+    value, unit = float(number), 0
+    while round(value, 1) >= 1024 and unit + 1 < len(_BYTE_UNITS):
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f}".removesuffix(".0") + f" {_BYTE_UNITS[unit]}"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Returns a number with its noun: `1 array`, `2 arrays`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def shorten_list(texts: Sequence[str], limit: int = 20, source: str = "") -> list[str]:
+    """Returns the first texts; if there are more, a last one with their number and where to find all."""
+    hidden_count = len(texts) - limit
+    last = f"and {hidden_count} more" + (f"; {source} has all" if source else "")
+    return [*texts] if hidden_count <= 0 else [*texts[:limit], last]

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .._ground.errors import find_stacklevel
-from .._ground.formats import suggest_name
-from ..report._format import shorten_list
+from .._ground.formats import shorten_list, suggest_name
 from ..state_dict._safetensors import AxisOrder
 from ._tree_metadata import ARRAY_KINDS, LeafMetadata, format_leaf_axes
 

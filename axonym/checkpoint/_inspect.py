@@ -4,8 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._ground.formats import format_axes
-from ..report._format import format_bytes
+from .._ground.formats import format_axes, format_bytes
 from ._checksums import read_checksums
 from ._restore import read_metadata
 from ._steps import check_is_path, find_steps, get_step_folder

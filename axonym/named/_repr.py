@@ -2,7 +2,6 @@
 
 import html
 import importlib
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._ground.formats import format_axes
+from .._ground.formats import format_axes, format_bytes
 from .._ground.jax_compat import is_traced
 from ._axis_layout import get_entry_axes
 from ._base import NamedBase
@@ -89,7 +88,7 @@ def format_array_html(x: NamedBase) -> str:
     axes = zip(x.names, map(str, x.array.shape), mesh_axes, strict=True)
     rows = "".join([_format_row(titles, "th"), *(_format_row(axis[: len(titles)], "td") for axis in axes)])
     # Each element has its style, because the style sheets of notebooks align cells and wrap lines in their own way.
-    caption = f"{type(x).__name__}, {x.dtype}, {_format_bytes(x.nbytes)}"
+    caption = f"{type(x).__name__}, {x.dtype}, {format_bytes(x.nbytes)}"
     table = f'<table style="margin:0"><caption style="{_LEFT}">{html.escape(caption)}</caption>{rows}</table>'
     values = html.escape(_format_contents(x.array).replace("\n  ", "\n"))
     values = f'<pre style="{_FONT};margin:6px 0;white-space:pre">{values}</pre>'
@@ -105,11 +104,6 @@ def _format_row(cells: tuple[str, ...], tag: str) -> str:
     styles = zip(("th", tag, tag), (_LEFT, _RIGHT, _LEFT), cells, strict=False)
     elements = (f'<{tag} style="{style}">{html.escape(cell)}</{tag}>' for tag, style, cell in styles)
     return f"<tr>{''.join(elements)}</tr>"
-
-
-def _format_bytes(number: int) -> str:
-    exponent = min(int(math.log(number, 1024)), 3) if number else 0
-    return f"{number / 1024**exponent:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[exponent]}"
 
 
 def _has_named_shape(x: NamedBase) -> bool:

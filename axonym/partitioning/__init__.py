@@ -1,4 +1,4 @@
-"""From axis names to mesh axes: mappings, specs, sharding rules, and compiled functions that use them."""
+"""From axis names to mesh axes: mappings, specs, and compiled functions that use them."""
 
 from importlib import import_module
 
@@ -11,7 +11,6 @@ from ._mapping import (
     current_mapping as current_mapping,
     current_thread_local_mapping as current_thread_local_mapping,
 )
-from ._mesh_partition_helper import MeshPartitionHelper as MeshPartitionHelper
 from ._resolve_spec import (
     physical_axis_name as physical_axis_name,
     physical_axis_size as physical_axis_size,
@@ -34,13 +33,6 @@ from .jit._named_jit import (
     NamedLowered as NamedLowered,
     NamedTraced as NamedTraced,
     named_jit as named_jit,
-)
-from .rules._pattern_rules import PathShardingRule as PathShardingRule, ShapeBasedShardingRule as ShapeBasedShardingRule
-from .rules._role_rule import RoleShardingRule as RoleShardingRule
-from .rules._sharding_rule import CompositeShardingRule as CompositeShardingRule, ShardingRule as ShardingRule
-from .rules._size_rules import (
-    AutoShardingRule as AutoShardingRule,
-    MemoryConstrainedShardingRule as MemoryConstrainedShardingRule,
 )
 
 

@@ -6,27 +6,26 @@ description serves all calls with the same structure.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr
 
-from .._ground.caches import cached_plan
 from .._ground.errors import find_stacklevel, make_error
-from .._ground.formats import format_axes, format_value
+from .._ground.formats import format_axes
 from .._ground.jax_compat import is_traced, is_tracing
 from ..named._array import NamedArray
 from ..named._axis import Names
 from ..named._axis_layout import count_parts, get_entry_axes
 from ..named._base import with_array
 from ._active_mesh import MeshLike, check_mesh, format_mesh_types, get_abstract_mesh, get_active_mesh, resolve_mesh
-from ._leaves import ARRAY_TYPES, LeafInfo, describe_leaves, format_prefix, get_array_shape, names_or_maps_leaves
+from ._fallback import apply_fallback_rules, asks_for_trees, check_decision, resolve_decision
+from ._leaves import LeafInfo, describe_leaves, format_prefix, names_or_maps_leaves
 from ._mapping import AxisMapping, ResourceMapping, as_mapping
 from ._placement import choose_target, constrain_arrays, place_leaves, rewrap_arrays
-from ._resolve_spec import check_rule_spec, find_mapping, resolve_sharding, resolve_spec
-from .rules._sharding_rule import Decision, RuleLeaf, RuleTree, ShardingRule
+from ._resolve_spec import find_mapping, resolve_sharding, resolve_spec
 
 
 T = TypeVar("T")
@@ -273,7 +272,7 @@ def infer_leaf_sharding(
         if names is not None:
             return resolve_sharding(names, sizes, mapping, mesh, warn)
         if mapping.fallback is not None:
-            return _resolve_decision(leaf_info.decision, sizes, mapping, mesh)
+            return resolve_decision(leaf_info.decision, sizes, mapping, mesh)
         is_scalar = isinstance(leaf, jax.ShapeDtypeStruct) and not sizes
         return NamedSharding(mesh, P()) if is_scalar else None  # so that a step count can be restored to a mesh
     except ValueError as error:
@@ -426,7 +425,7 @@ def _infer_spec(leaf: Any, leaf_info: LeafInfo, mapping: AxisMapping, mesh: Mesh
             return resolve_spec(names, tuple(leaf.shape), leaf_mapping, None)
         if decision is None or decision.spec is None:
             return None
-        return _check_decision(decision, tuple(leaf.shape), leaf_mapping, None)
+        return check_decision(decision, tuple(leaf.shape), leaf_mapping, None)
     except ValueError as error:
         raise _locate_error(error, leaf_info, leaf_mapping) from error.__cause__
 
@@ -447,111 +446,9 @@ def _holds_one_array(x: Any) -> bool:
     return structure.num_nodes == structure.num_leaves == 1
 
 
-def apply_fallback_rules(
-    leaves: list[Any], described: list[LeafInfo], mapping: AxisMapping, mesh: MeshLike | None
-) -> list[LeafInfo]:
-    """Returns the descriptions of the leaves of a tree, with the decisions of fallback rules.
-
-    A rule is asked once for all plain arrays with one mapping. Errors that it raises are stored in its decisions, and
-    raised where one of the leaves is sharded.
-    """
-    if mapping.fallback is None and not _have_mappings(described):
-        return described
-    groups: dict[AxisMapping, list[int]] = {}
-    for position, leaf_info in enumerate(described):
-        leaf, leaf_mapping = leaves[position], mapping if leaf_info.mapping is None else leaf_info.mapping
-        if leaf_mapping.fallback is None or not isinstance(leaf, ARRAY_TYPES) or get_array_shape(leaf) is None:
-            continue
-        if leaf_info.names_of(leaf.shape) is None:
-            groups.setdefault(leaf_mapping, []).append(position)
-    decided = [*described]
-    for leaf_mapping, positions in groups.items():
-        arrays = [leaves[position] for position in positions]
-        paths = tuple([described[position].path for position in positions])
-        rule = leaf_mapping.fallback
-        if getattr(rule, "_sees_values", True):
-            decisions = _collect_decisions(rule, arrays, paths, mesh)
-        else:
-            shapes = tuple([(array.shape, array.dtype) for array in arrays])
-            decisions, caught = _decide_by_shapes(rule, shapes, paths, mesh)
-            for warning in caught:  # at each call, as if the decisions were not cached
-                warnings.warn(warning.message, warning.category, stacklevel=find_stacklevel())
-        for position, decision in zip(positions, decisions, strict=True):
-            decided[position] = described[position]._replace(decision=decision)
-    return decided
-
-
-@cached_plan
-def _decide_by_shapes(
-    rule: Any, shapes: tuple[tuple[Any, Any], ...], paths: tuple[Any, ...], mesh: MeshLike | None
-) -> tuple[Sequence[Decision], Sequence[warnings.WarningMessage]]:
-    """Returns the decisions of a rule that needs no values, and its warnings."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
-        return _collect_decisions(rule, structs, paths, mesh), caught
-
-
-def _collect_decisions(
-    rule: Any, arrays: list[Any], paths: tuple[Any, ...], mesh: MeshLike | None
-) -> Sequence[Decision]:
-    """Returns what a rule decides for some arrays, or the errors that it raises."""
-    if not isinstance(rule, ShardingRule):
-        decisions: list[Decision] = []
-        for array in arrays:
-            try:
-                decisions.append(Decision(rule.apply(array)))
-            except Exception as error:
-                decisions.append(Decision(None, error=error))
-        return decisions
-    try:
-        return rule._ask(RuleTree([RuleLeaf(*pair) for pair in zip(paths, arrays, strict=True)]), mesh)
-    except ValueError as error:
-        raised: Exception = ValueError(f"the fallback rule `{type(rule).__name__}`: {error}")
-        raised.__cause__ = error
-    except Exception as error:
-        error.add_note(f"The fallback rule `{type(rule).__name__}` raises this.")
-        raised = error
-    return [Decision(None, error=raised)] * len(arrays)
-
-
-def _check_decision(decision: Decision, sizes: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None) -> P:
-    """Returns the spec that a fallback rule gives to a plain array; raises an error if it does not fit."""
-    if decision.error is not None:
-        raise decision.error
-    spec, rule = decision.spec, type(mapping.fallback).__name__
-    if not isinstance(spec, P):
-        raise TypeError(f"A fallback rule gives a `PartitionSpec` or None; `{rule}` gives {format_value(spec)}.")
-    try:
-        # Rule and mapping may each ask to replicate what does not fit.
-        uneven = "replicate" if "replicate" in (decision.uneven, mapping.uneven) else "error"
-        return check_rule_spec(spec, sizes, uneven, mesh)
-    except ValueError as error:
-        by = decision.by or f"the fallback rule `{rule}`"
-        raise ValueError(f"{by} gives {spec} for shape {sizes}: {error}") from None
-
-
-def _resolve_decision(
-    decision: Decision | None, sizes: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike
-) -> NamedSharding | None:
-    """Returns the sharding that a fallback rule gives to a plain array, None if the array stays where it is."""
-    if decision is None or (decision.spec is None and decision.error is None):
-        return None
-    if not isinstance(decision.spec, P):  # raises an error; neither need be hashable
-        _check_decision(decision, sizes, mapping, mesh)
-    return _make_rule_sharding(decision, sizes, mapping, mesh)
-
-
-@cached_plan
-def _make_rule_sharding(
-    decision: Decision, sizes: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike
-) -> NamedSharding:
-    return NamedSharding(mesh, _check_decision(decision, sizes, mapping, mesh))
-
-
 def _locate_error(error: ValueError, leaf_info: LeafInfo, mapping: AxisMapping) -> ValueError:
     """Returns an error about a leaf with its path; an error that a rule raises about a tree is not changed."""
     decision = leaf_info.decision
-    if decision is not None and error is decision.error and isinstance(mapping.fallback, ShardingRule):
+    if decision is not None and error is decision.error and asks_for_trees(mapping.fallback):
         return error
     return ValueError(f"{format_prefix(keystr(leaf_info.path))}{error}")

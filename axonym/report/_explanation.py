@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeAlias
 
 from jax.sharding import PartitionSpec as P
 
-from .._ground.formats import format_axes
+from .._ground.formats import format_axes, format_count
 from ..named._stages import PipelineSchedule
 from ..partitioning._shard import get_sharded_axes
-from ._format import format_costs, format_count, format_path
+from ._format import format_costs, format_path
 from ._table import Note, Row, Table, TabularReport
 
 

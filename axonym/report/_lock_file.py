@@ -15,11 +15,10 @@ from typing import Any, TypeAlias
 from jax.sharding import PartitionSpec as P
 
 from .._ground.errors import make_error
-from .._ground.formats import format_axes
+from .._ground.formats import format_axes, shorten_list
 from ..mesh._describe import escape_unprintable
 from ..named._axis_layout import get_entry_axes
 from ._explanation import LeafReport
-from ._format import shorten_list
 from ._write_file import check_path, write_file
 
 

@@ -12,10 +12,10 @@ from typing import Any, ParamSpec, TypeAlias, TypedDict, TypeVar
 import jax
 
 from .._ground.errors import find_stacklevel
+from .._ground.formats import shorten_list
 from .._ground.jax_compat import COMPILE_EVENTS, is_traced
 from ..partitioning._leaves import get_array_shape
 from ..partitioning.jit._arguments import Signature
-from ._format import shorten_list
 from ._sharding_analyzer import ShardingAnalyzer
 
 

@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P, Sharding
 from jax.tree_util import keystr
 
 from .._ground.errors import make_error
-from .._ground.formats import format_value, suggest_name
+from .._ground.formats import format_count, format_value, shorten_list, suggest_name
 from ..named._array import NamedArray
 from ..named._axis_layout import MeshLike
 from ..partitioning._active_mesh import check_mesh, format_mesh, get_active_mesh, resolve_mesh
@@ -16,9 +16,9 @@ from ..partitioning._leaves import count_array_bytes, describe_leaves, get_array
 from ..partitioning._mapping import AxisMapping
 from ..partitioning._resolve_spec import find_spec_problems, get_first_line
 from ..partitioning._shard import is_same_mesh
-from ..partitioning.rules._sharding_rule import RuleTree, ShardingRule, explain_decisions
+from ..rules._sharding_rule import RuleTree, ShardingRule, explain_decisions
 from ._explain import MatchedSpec, get_shard_shape
-from ._format import check_count, format_count, shorten_list
+from ._format import check_count
 from ._sharding_report import ReportComparison, ShardingReport, compare_reports, report_own_shardings, report_specs
 
 

@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
+from .._ground.formats import shorten_list
 from ..named._axis_layout import MeshLike
-from ._format import shorten_list
 from ._lock_file import compare_with_lock, make_lock, save_lock
 from ._sharding_analyzer import ShardingAnalyzer
 from ._sharding_report import ShardingReport

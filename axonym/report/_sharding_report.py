@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from .._ground.formats import format_value
+from .._ground.formats import format_bytes, format_value, shorten_list
 from ..named._axis_layout import MeshLike
 from ..partitioning._leaves import Load, get_fullest_device_bytes, sum_device_bytes
 from ..partitioning._shard import get_own_sharding, is_same_mesh
@@ -34,7 +34,7 @@ from ._explanation import (
     make_leaf_row,
     to_plain,
 )
-from ._format import check_count, format_bytes, format_costs, format_path, shorten_list
+from ._format import check_count, format_costs, format_path
 from ._html_page import Fact, make_treemap, save_html_page
 from ._lock_file import make_lock, save_lock
 from ._table import Note, Row, Table, TabularReport

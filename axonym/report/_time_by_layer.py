@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from jax.profiler import ProfileData
 
+from .._ground.formats import format_count
 from ._explanation import to_plain
-from ._format import check_count, format_count
+from ._format import check_count
 from ._table import Grid, GridPage, GridRow, PrintedReport, format_html_page, format_page
 
 

@@ -43,7 +43,7 @@ EXCEPTIONS = {
 
 NO_OPERATIONS = {
     *("axis", "mesh", "multihost", "jit", "rules", "report", "_axis", "_field", "_logic"),
-    *("_active_mapping", "_fsdp", "_leaves", "_mapping", "_mesh_partition_helper", "_policy", "_precision"),
+    *("_active_mapping", "_fsdp", "_leaves", "_mapping", "_policy", "_precision"),
     *("_resolve_spec", "_shard"),
 }
 """Modules and packages whose functions are not for arrays, or not for floats."""

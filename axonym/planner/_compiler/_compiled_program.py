@@ -15,10 +15,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
+from ..._ground.formats import format_bytes
 from ...named._axis_layout import MeshLike
 from ...partitioning._active_mesh import get_active_mesh
 from ...partitioning.jit._named_jit import NamedCompiled, NamedLowered, named_jit, set_shape_sharding
-from ...report._format import format_bytes
 from .._machine._described_devices import Topology
 from .._machine._hardware import Hardware, get_hardware
 from .._program._compiler_output import ProgramMemory

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._ground.atomic_file import check_file_path
-from ...report._format import format_bytes
+from ..._ground.formats import format_bytes
 from ...report._html_page import COLOURS
 from ...report._write_file import replace_file
 from .._step_time._program_timeline import FROM_HOST, TO_HOST

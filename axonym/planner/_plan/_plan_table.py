@@ -5,8 +5,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-from ..._ground.formats import suggest_name
-from ...report._format import format_bytes, format_count
+from ..._ground.formats import format_bytes, format_count, suggest_name
 from ...report._table import WIDTH, Grid, GridPage, GridRow, PrintedReport, format_html_page, format_page
 from .._step_time._step_time import StepTime, TimePart, format_seconds, format_step_time, list_time_parts
 from ._candidate import (

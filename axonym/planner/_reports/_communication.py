@@ -9,9 +9,8 @@ from typing import Any
 
 import jax
 
-from ..._ground.formats import suggest_name
+from ..._ground.formats import format_bytes, suggest_name
 from ...partitioning._leaves import count_array_bytes
-from ...report._format import format_bytes
 from ...report._table import Grid, GridPage, GridRow, PrintedReport, format_html_page
 from ...report._write_file import write_html_page
 from .._compiler._compiled_program import read_program

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._ground.arguments import check_integer
-from ..._ground.formats import format_value
-from ...report._format import format_bytes
+from ..._ground.formats import format_bytes, format_value
 from ...report._table import STYLE, PrintedReport
 from ...report._write_file import write_html_page
 from .._compiler._compile_for import compile_for

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...report._format import format_count
+from ..._ground.formats import format_count
 from .._plan._candidate import CandidateKey, Evaluation, Work
 from .._step_time._step_time import StepTime, format_seconds
 from ._calibration import Calibration

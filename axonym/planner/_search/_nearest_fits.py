@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ...report._format import format_bytes
+from ..._ground.formats import format_bytes
 from .._machine._described_devices import ONE_CHIP, DescribedDevice, described_devices
 from .._machine._hardware import get_hardware
 from .._plan._candidate import Candidate, Evaluation

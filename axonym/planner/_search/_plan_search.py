@@ -12,10 +12,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from ..._ground.formats import suggest_name
+from ..._ground.formats import format_bytes, suggest_name
 from ...named._array import NamedArray, is_named_array
 from ...partitioning.jit._named_jit import NamedJit
-from ...report._format import format_bytes
 from ...training._policy import Policy
 from .._compiler._compile_cache import choose_cache_folder
 from .._compiler._compiler_process import find_versions

@@ -10,12 +10,12 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from .._ground.formats import format_value
 from ..named._array import NamedArray
 from ..named._axis_layout import get_entry_axes, make_spec_entry
-from ._active_mesh import MeshLike, check_mesh_axes, resolve_mesh
-from ._leaves import ARRAY_TYPES, get_array_shape
-from ._placement import place_leaves, rewrap_arrays
-from ._resolve_spec import check_rule_spec
-from .rules._best_spec import MeshAxes, find_best_spec, get_usable_axes
-from .rules._sharding_rule import HasMesh, RuleTree, check_axis_names, check_integer, parse_axis_names
+from ..partitioning._active_mesh import MeshLike, check_mesh_axes, resolve_mesh
+from ..partitioning._leaves import ARRAY_TYPES, get_array_shape
+from ..partitioning._placement import place_leaves, rewrap_arrays
+from ..partitioning._resolve_spec import check_rule_spec
+from ._best_spec import MeshAxes, find_best_spec, get_usable_axes
+from ._sharding_rule import HasMesh, RuleTree, check_axis_names, check_integer, parse_axis_names
 
 
 T = TypeVar("T")

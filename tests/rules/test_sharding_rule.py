@@ -12,8 +12,8 @@ from jax.sharding import AbstractMesh, PartitionSpec as P
 
 import axonym as nym
 
-from ...refusals import refusal
-from ..arrays import Fails, Given
+from ..partitioning.arrays import Fails, Given
+from ..refusals import refusal
 
 
 class Rows(nym.ShardingRule):

@@ -7,8 +7,8 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
-from ...named._axis_layout import get_entry_axes, make_spec_entry
-from .._active_mesh import MeshLike, check_mesh, check_mesh_axes, format_mesh
+from ..named._axis_layout import get_entry_axes, make_spec_entry
+from ..partitioning._active_mesh import MeshLike, check_mesh, check_mesh_axes, format_mesh
 from ._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from ._layer_roles import Layout, find_layouts
 from ._sharding_rule import BuiltInRule, Decision, HasMesh, RuleTree, check_integer, parse_axis_names

@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 import axonym as nym
 
-from ...refusals import refusal
+from ..refusals import refusal
 
 
 Shape = tuple[int, ...]

@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple
 from jax.sharding import PartitionSpec as P
 from jax.tree_util import keystr
 
-from ..._ground.errors import find_stacklevel, make_error
-from ...named._array import NamedArray
-from ...named._axis_layout import get_entry_axes
-from .._active_mesh import MeshLike, check_mesh
-from .._leaves import count_array_bytes
+from .._ground.errors import find_stacklevel, make_error
+from ..named._array import NamedArray
+from ..named._axis_layout import get_entry_axes
+from ..partitioning._active_mesh import MeshLike, check_mesh
+from ..partitioning._leaves import count_array_bytes
 from ._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from ._sharding_rule import (
     BuiltInRule,

@@ -18,11 +18,11 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, PartitionSpec as P
 from jax.tree_util import keystr
 
-from ..._ground.errors import make_error
-from ..._ground.formats import format_value
-from ...named._array import NamedArray
-from ...named._axis_layout import get_entry_axes
-from .._active_mesh import (
+from .._ground.errors import make_error
+from .._ground.formats import format_value
+from ..named._array import NamedArray
+from ..named._axis_layout import get_entry_axes
+from ..partitioning._active_mesh import (
     MeshLike,
     check_mesh_axes,
     format_mesh,
@@ -30,9 +30,9 @@ from .._active_mesh import (
     get_active_mesh,
     resolve_mesh,
 )
-from .._leaves import format_prefix, get_array_shape
-from .._mapping import Uneven
-from .._resolve_spec import check_rule_spec
+from ..partitioning._fallback import Decision
+from ..partitioning._leaves import format_prefix, get_array_shape
+from ..partitioning._resolve_spec import check_rule_spec
 
 
 class HasMesh:
@@ -224,26 +224,6 @@ def _make_path_tree(leaves: Sequence[RuleLeaf], depth: int = 0) -> Any:
     return PathNode(tuple(_make_path_tree(group, depth + 1) for group in groups), tuple(keys))
 
 
-class Decision(NamedTuple):
-    """What a rule decides for a leaf of a tree.
-
-    Args:
-        spec: The spec, not checked yet; None leaves the array where it is.
-        by: The part of the rule that decides, as messages name it; empty for the rule itself.
-        uneven: What happens to dimensions that are not divisible.
-        mesh: The mesh that the rule was made for, None for the active mesh.
-        is_final: Whether no later rule of a `CompositeShardingRule` is asked.
-        error: The error to raise instead of using the spec.
-    """
-
-    spec: Any
-    by: str = ""
-    uneven: Uneven = "error"
-    mesh: MeshLike | None = None
-    is_final: bool = True
-    error: Exception | None = None
-
-
 class ShardingRule(ABC):
     """Base class of rules that choose the specs of the arrays of a tree; subclasses only have to define `apply`.
 
@@ -291,6 +271,10 @@ class ShardingRule(ABC):
         return jax.tree.map(
             lambda spec: None if is_empty_spec(spec) else spec, specs, is_leaf=lambda x: x is None or isinstance(x, P)
         )
+
+    def _ask_arrays(self, arrays: Sequence[Any], paths: Sequence[Any], mesh: MeshLike | None) -> list[Decision]:
+        """Returns the decision for each of some arrays of a tree, as the fallback of a mapping."""
+        return self._ask(RuleTree([RuleLeaf(*pair) for pair in zip(paths, arrays, strict=True)]), mesh)
 
     def _ask(self, tree: RuleTree, mesh: MeshLike | None, in_composite: bool = False) -> list[Decision]:
         """Returns the decision for each leaf of a tree on the mesh of the call, which may be None.

@@ -17,7 +17,7 @@ from jax.tree_util import keystr
 
 import axonym as nym
 
-from ...refusals import refusal
+from ..refusals import refusal
 
 
 D, F, V = 64, 256, 1000

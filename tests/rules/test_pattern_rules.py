@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import axonym as nym
 
-from ...refusals import refusal
+from ..refusals import refusal
 
 
 def arrays(**shapes):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from jax.tree_util import keystr
 
-from ..._ground.caches import cached_plan
+from .._ground.caches import cached_plan
 from ._sharding_rule import RuleLeaf
 
 

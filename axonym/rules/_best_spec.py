@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from jax.sharding import AxisType, PartitionSpec as P
 
-from ..._ground.caches import cached_plan
-from ...named._axis_layout import make_spec_entry
-from .._active_mesh import MeshLike, check_mesh_axes
+from .._ground.caches import cached_plan
+from ..named._axis_layout import make_spec_entry
+from ..partitioning._active_mesh import MeshLike, check_mesh_axes
 
 
 MeshAxes: TypeAlias = tuple[tuple[str, int], ...]

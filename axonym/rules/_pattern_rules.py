@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 from jax.sharding import PartitionSpec as P
 from jax.tree_util import GetAttrKey, keystr
 
-from ..._ground.arguments import check_flag
-from ..._ground.caches import cached_plan
-from ..._ground.errors import make_error
-from ..._ground.formats import format_value
-from ..._ground.similar_names import MIN_SIMILARITY, measure_similarity
-from .._active_mesh import MeshLike, check_mesh
-from .._mapping import Uneven, check_uneven
-from .._resolve_spec import check_rule_spec
+from .._ground.arguments import check_flag
+from .._ground.caches import cached_plan
+from .._ground.errors import make_error
+from .._ground.formats import format_value
+from .._ground.similar_names import MIN_SIMILARITY, measure_similarity
+from ..partitioning._active_mesh import MeshLike, check_mesh
+from ..partitioning._mapping import Uneven, check_uneven
+from ..partitioning._resolve_spec import check_rule_spec
 from ._sharding_rule import BuiltInRule, Decision, HasMesh, RuleLeaf, RuleTree, make_default_decision
 
 

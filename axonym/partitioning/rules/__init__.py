@@ -1,1 +1,0 @@
-"""Sharding rules: what chooses specs for the arrays of a tree that have no names."""
