@@ -87,7 +87,7 @@ def test_the_cause_of_communication_has_room_for_some_words_in_a_line(seen):
 
 def test_the_card_of_an_array_keeps_its_lines(seen):
     caption, *cells, values = seen["array"]
-    assert caption["tag"] == "CAPTION" and caption["text"] == "NamedArray, float32, 480 bytes"
+    assert caption["tag"] == "CAPTION" and caption["text"] == "NamedArray, float32, 480 B"
     assert caption["lines"] == 1 and caption["left"] < 5
     assert [(cell["text"], cell["align"], cell["lines"]) for cell in cells] == [
         ("axis", "left", 1), ("size", "right", 1),
