@@ -34,6 +34,7 @@ except ImportError as error:
     assert "needs `axonym.training`" in str(error)
 else:
     raise AssertionError("A policy is taken without what reads it.")
+print("sharded, and no policy")
 """
 
 
@@ -89,4 +90,4 @@ def test_everything_works_without_the_planner_and_haliax(tmp_path: Path):
 
 def test_arrays_and_layers_work_without_training_and_reports(tmp_path: Path):
     copy_without(tmp_path, {"planner", "haliax", "training", "report"})
-    run_python(tmp_path, "-c", USE_LAYERS)
+    assert run_python(tmp_path, "-c", USE_LAYERS) == "sharded, and no policy\n"

@@ -147,11 +147,6 @@ def _format_ranges(numbers: Sequence[int], max_ranges: int = 3) -> str:
     return ", ".join(texts if len(texts) <= max_ranges else [*texts[: max_ranges - 1], "...", texts[-1]])
 
 
-def pick_shown(number: int, max_shown: int) -> list[int | None]:
-    """Returns which of so many things are shown, with None in place of the others."""
-    return [*range(number)] if number <= max_shown else [*range(max_shown - 2), None, number - 1]
-
-
 def _format_plural(number: int, singular: str, plural: str) -> str:
     """Writes a number with its noun, as in `1 process` and `1,024 devices`."""
     return f"{number:,} {singular if number == 1 else plural}"

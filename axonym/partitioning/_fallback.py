@@ -14,7 +14,7 @@ from .._ground.caches import cached_plan
 from .._ground.errors import find_stacklevel
 from .._ground.formats import format_value
 from ._active_mesh import MeshLike
-from ._leaves import ARRAY_TYPES, LeafInfo, get_array_shape
+from ._leaves import ARRAY_TYPES, LeafInfo, get_array_shape, have_mappings
 from ._mapping import AxisMapping, Uneven
 from ._resolve_spec import check_rule_spec
 
@@ -52,7 +52,7 @@ def apply_fallback_rules(
     A rule is asked once for all plain arrays with one mapping. Errors that it raises are stored in its decisions, and
     raised where one of the leaves is sharded.
     """
-    if mapping.fallback is None and all(leaf_info.mapping is None for leaf_info in described):
+    if mapping.fallback is None and not have_mappings(described):
         return described
     groups: dict[AxisMapping, list[int]] = {}
     for position, leaf_info in enumerate(described):

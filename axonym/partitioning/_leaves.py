@@ -149,6 +149,11 @@ def _describes_leaves(node: Any) -> bool:
     return names_or_maps_leaves(type(node)) or isinstance(node, HasLeadingAxes)
 
 
+def have_mappings(described: Sequence[LeafInfo]) -> bool:
+    """Returns whether some leaf is in a `ShardedBy`, which has a mapping of its own."""
+    return any(leaf.mapping is not None for leaf in described)
+
+
 @cached_plan
 def names_or_maps_leaves(cls: type) -> bool:
     """Returns whether nodes of a class declare names or a mapping for the leaves inside them."""

@@ -141,8 +141,7 @@ class AxisMapping(Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         """Compares entries and options; a plain mapping is compared by its entries."""
         if isinstance(other, AxisMapping):
-            options, other_options = (self.uneven, self.fallback), (other.uneven, other.fallback)
-            return self._axes == other._axes and options == other_options
+            return self._axes == other._axes and self.uneven == other.uneven and self.fallback == other.fallback
         return super().__eq__(other)
 
     def __hash__(self) -> int:

@@ -22,7 +22,7 @@ from ..named._axis_layout import count_parts, get_entry_axes
 from ..named._base import with_array
 from ._active_mesh import MeshLike, check_mesh, format_mesh_types, get_abstract_mesh, get_active_mesh, resolve_mesh
 from ._fallback import apply_fallback_rules, asks_for_trees, check_decision, resolve_decision
-from ._leaves import LeafInfo, describe_leaves, format_prefix, names_or_maps_leaves
+from ._leaves import LeafInfo, describe_leaves, format_prefix, have_mappings, names_or_maps_leaves
 from ._mapping import AxisMapping, ResourceMapping, as_mapping
 from ._placement import choose_target, constrain_arrays, place_leaves, rewrap_arrays
 from ._resolve_spec import find_mapping, resolve_sharding, resolve_spec
@@ -70,7 +70,7 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
     axis_mapping = as_mapping(mapping)
     if mesh is not None:
         _check_usable_mesh(mesh)
-    if axis_mapping is None and not _have_mappings(describe_leaves(tree)):
+    if axis_mapping is None and not have_mappings(describe_leaves(tree)):
         text = "`shard` has no axis mapping, so nothing is sharded; use `axis_mapping`."
     elif mesh is None and get_abstract_mesh() is None:
         text = "`shard` has no mesh, so nothing is sharded; use `jax.set_mesh`."
@@ -214,7 +214,7 @@ def shard_by_mapping(tree: T, mapping: AxisMapping | None, mesh: MeshLike | None
     if mesh is None and get_abstract_mesh() is None:
         return tree
     described = describe_leaves(tree)
-    if not _have_mappings(described):
+    if not have_mappings(described):
         return tree
     return _shard_described(tree, drop_unmapped_names(described), AxisMapping(), mesh)
 
@@ -222,10 +222,6 @@ def shard_by_mapping(tree: T, mapping: AxisMapping | None, mesh: MeshLike | None
 def drop_unmapped_names(described: list[LeafInfo]) -> list[LeafInfo]:
     """Returns descriptions of leaves, without names where they have no mapping of their own."""
     return [leaf._replace(names=None, declared=False) if leaf.mapping is None else leaf for leaf in described]
-
-
-def _have_mappings(described: list[LeafInfo]) -> bool:
-    return any(leaf.mapping is not None for leaf in described)
 
 
 def shard_array(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike | None = None) -> Any:

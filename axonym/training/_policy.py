@@ -122,14 +122,15 @@ def _check_precision(precision: Any) -> None:
 
 def _parse_gather_dtype(gather_dtype: Any) -> Any:
     """Returns an element type, or pairs of names and element types, which may be None."""
-    pairs = gather_dtype.items() if isinstance(gather_dtype, Mapping) else gather_dtype
-    if isinstance(gather_dtype, Mapping | tuple):
-        parsed: list[tuple[str, Any]] = []
-        for name, dtype in pairs:
-            check_name(name)
-            parsed.append((name, _check_gather_dtype(dtype)))
-        return tuple(parsed) or None
-    return _check_gather_dtype(gather_dtype)
+    if isinstance(gather_dtype, Mapping):
+        gather_dtype = tuple(gather_dtype.items())
+    if not isinstance(gather_dtype, tuple):
+        return _check_gather_dtype(gather_dtype)
+    pairs: list[tuple[str, Any]] = []
+    for name, dtype in gather_dtype:
+        check_name(name)
+        pairs.append((name, _check_gather_dtype(dtype)))
+    return tuple(pairs) or None
 
 
 def _check_gather_dtype(gather_dtype: Any) -> Any:
@@ -147,7 +148,7 @@ def _check_gather_dtype(gather_dtype: Any) -> Any:
 
 def _parse_microbatches(microbatches: Any) -> tuple[str, int] | None:
     """Returns the axis that a pipeline divides, and the number of its microbatches; None if none is given."""
-    if not microbatches and (microbatches is None or isinstance(microbatches, Mapping)):
+    if microbatches is None or microbatches == {}:
         return None
     pair = microbatches
     if isinstance(microbatches, Mapping) and len(microbatches) == 1:

@@ -261,7 +261,8 @@ def test_a_plan_with_stages_contexts_and_experts_has_the_losses_of_one_device(ca
     state = jax.tree.map(lambda x: random.normal(size=x.shape, scale=0.1).astype(x.dtype), shapes)
     tokens = draw.integers(0, 64, batch=16, pos=16).astype(jnp.int32)
     expected = run_steps(nym.named_jit(train_step), state, tokens)
-    step = nym.fsdp(train_step, plan.parameters, plan.compute)
+    policy = nym.Policy(microbatches=plan.microbatches)
+    step = nym.fsdp(train_step, plan.parameters, plan.compute, policy=policy)
     with jax.set_mesh(plan.mesh()):
         assert plan.mesh().axis_types[0] == jax.sharding.AxisType.Explicit
         losses = run_steps(step, nym.shard(state, plan.parameters), tokens)

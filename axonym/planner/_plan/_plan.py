@@ -29,8 +29,9 @@ class Plan(PlanRecord, PrintedTable):
 
     It is used directly, to run what it has found best:
 
-        with jax.set_mesh(plan.mesh()), nym.axis_mapping(plan.compute):
-            step = nym.fsdp(train_step, plan.parameters, plan.compute)
+        with jax.set_mesh(plan.mesh()):
+            policy = nym.Policy(microbatches=plan.microbatches)
+            step = nym.fsdp(train_step, plan.parameters, plan.compute, policy=policy)
 
     Attributes:
         evaluations: What is known of each candidate, the best first.
